@@ -1,0 +1,58 @@
+//! The kinds of a node, each one file behind the trait [`Kind`].
+//!
+//! A kind reads its inputs, writes only in its scratch folder, and reports what it did. It knows neither the store
+//! nor the graph.
+
+pub mod input;
+pub mod output;
+pub mod params;
+pub mod step;
+
+pub use input::{Input, InputFiles};
+pub use output::{Output, OutputEntry};
+pub use params::{KeySpec, KeyType, Params};
+pub use step::{Action, Checked, ParamError, ProcessStep, Progress, Report, Step, StepError};
+
+/// What a kind of node does.
+pub trait Kind: Send + Sync {
+    /// The word in graph.toml.
+    fn name(&self) -> &'static str;
+
+    /// The revision of the implementation: raised whenever its output for the same inputs changes.
+    fn revision(&self) -> u32;
+
+    /// One line for `help` and the reference.
+    fn about(&self) -> &'static str;
+
+    /// The keys that a node of this kind takes besides the common ones (`kind`, `inputs`, `gate`, `platform`, `about`).
+    fn keys(&self) -> &'static [KeySpec];
+
+    /// Looks at parameters and aliases before anything runs. Errors name the key, so that a caret can point at it.
+    fn check(&self, params: &Params, aliases: &[&str]) -> Result<(), ParamError>;
+
+    /// How the step is to be run: here, or as a process. The default is here.
+    fn action(&self, params: &Params, inputs: &std::collections::BTreeMap<String, Input>) -> Result<Action, StepError> {
+        let _ = (params, inputs);
+        Ok(Action::Builtin)
+    }
+
+    /// Runs a builtin step. Never called for a step whose action is a process.
+    fn run(&self, step: &Step<'_>, out: &mut Output) -> Result<Report, StepError>;
+
+    /// Looks at the output of a process step before it is published. `out` is that output, readable like an input.
+    /// The default accepts everything.
+    fn accept(&self, step: &Step<'_>, out: &Input) -> Result<Report, StepError> {
+        let _ = (step, out);
+        Ok(Report::default())
+    }
+}
+
+/// All kinds, in the order of the reference.
+pub fn all() -> &'static [&'static dyn Kind] {
+    &[]
+}
+
+/// The kind of this name.
+pub fn by_name(name: &str) -> Option<&'static dyn Kind> {
+    all().iter().copied().find(|k| k.name() == name)
+}

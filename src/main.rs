@@ -1,0 +1,2 @@
+//! The graftwerk binary.
+fn main() {}
