@@ -192,7 +192,11 @@ pub struct BadQuote {
 /// value has one text.
 pub fn unquote(text: &str) -> Result<Vec<u8>, BadQuote> {
     let (bytes, rest) = unquote_prefix(text)?;
-    if rest.is_empty() { Ok(bytes) } else { Err(BadQuote { text: text.to_owned(), what: "text behind the closing quote" }) }
+    if rest.is_empty() {
+        Ok(bytes)
+    } else {
+        Err(BadQuote { text: text.to_owned(), what: "text behind the closing quote" })
+    }
 }
 
 /// Reads one quoted string at the start of `text`; returns its bytes and what follows. Errors as [`unquote`].

@@ -166,10 +166,7 @@ mod tests {
     fn a_digest_reads_back_what_it_prints() {
         let d = Digest::of(b"graftwerk");
         assert_eq!(d.to_string().parse::<Digest>().unwrap(), d);
-        assert_eq!(
-            Digest::of(b"").to_string(),
-            "b3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
-        );
+        assert_eq!(Digest::of(b"").to_string(), "b3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
     }
 
     #[test]

@@ -44,7 +44,10 @@ impl Input {
     /// message names the path and the alias.
     pub fn read(&self, path: &RelPath, limit: u64) -> io::Result<Vec<u8>> {
         let Some(Entry::File { blob, size, .. }) = self.tree.get(path) else {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{path} is not in the input `{}`", self.alias)));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{path} is not in the input `{}`", self.alias),
+            ));
         };
         if *size > limit {
             let what = format!("{path} of the input `{}` has {size} bytes, more than {limit}", self.alias);

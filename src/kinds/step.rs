@@ -29,7 +29,9 @@ pub struct Step<'a> {
 impl Step<'_> {
     /// The input of this alias. Errors: [`StepError::Invalid`] where there is none.
     pub fn input(&self, alias: &str) -> Result<&Input, StepError> {
-        self.inputs.get(alias).ok_or_else(|| StepError::invalid(format!("there is no input `{alias}`"), format!("add inputs.{alias}")))
+        self.inputs
+            .get(alias)
+            .ok_or_else(|| StepError::invalid(format!("there is no input `{alias}`"), format!("add inputs.{alias}")))
     }
 
     /// Stops here if the build is being stopped.

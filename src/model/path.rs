@@ -93,7 +93,11 @@ impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let q = quote(&self.0);
         let inner = &q[1..q.len() - 1];
-        if inner.as_bytes() == self.0 && !inner.ends_with(' ') && !inner.starts_with(' ') { f.write_str(inner) } else { f.write_str(&q) }
+        if inner.as_bytes() == self.0 && !inner.ends_with(' ') && !inner.starts_with(' ') {
+            f.write_str(inner)
+        } else {
+            f.write_str(&q)
+        }
     }
 }
 

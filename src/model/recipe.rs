@@ -234,7 +234,8 @@ mod tests {
             revision: 1,
             platform: None,
             params: [("tensors".to_owned(), Value::List(vec![Value::Str("mtp.*".into())]))].into(),
-            inputs: [("into".to_owned(), TreeId(Digest::of(b"a"))), ("from".to_owned(), TreeId(Digest::of(b"b")))].into(),
+            inputs: [("into".to_owned(), TreeId(Digest::of(b"a"))), ("from".to_owned(), TreeId(Digest::of(b"b")))]
+                .into(),
             at: BTreeMap::new(),
             tools: BTreeMap::new(),
         }

@@ -188,7 +188,9 @@ impl Tree {
         for (i, line) in lines {
             let n = i + 1;
             let mut parts = line.splitn(4, ' ');
-            let (Some(kind), Some(size), Some(digest), Some(rest)) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+            let (Some(kind), Some(size), Some(digest), Some(rest)) =
+                (parts.next(), parts.next(), parts.next(), parts.next())
+            else {
                 return Err(syntax(n, "expected type, size, digest and path".to_owned()));
             };
             let (path, rest) = unquote_prefix(rest).map_err(|e| syntax(n, e.to_string()))?;

@@ -1,9 +1,9 @@
 //! Tensor files: one strict module that every reader and writer of safetensors shares.
 
+pub mod checkpoint;
 pub mod dtype;
 pub mod header;
 pub mod index;
-pub mod checkpoint;
 pub mod pattern;
 pub mod table;
 pub mod write;
