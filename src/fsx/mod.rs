@@ -1,1 +1,258 @@
-//! (to come)
+//! The file-system floor: every call that changes the disk goes through here, past a fail point, so that a harness
+//! can stop the program at each of them ([`failpoint`]).
+
+pub mod failpoint;
+pub mod lock;
+pub mod stat;
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, RenameFlags, Timespec, Timestamps};
+
+pub use failpoint::hit;
+pub use stat::FileStat;
+
+/// An I/O error with the path and the operation that met it.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}: {source}", path.display())]
+pub struct FsError {
+    /// What was being done: `create`, `rename to`, `read` ….
+    pub action: &'static str,
+    /// Where.
+    pub path: PathBuf,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+/// Names the operation and the path of an I/O error.
+pub fn at<'p>(action: &'static str, path: &'p Path) -> impl FnOnce(io::Error) -> FsError + 'p {
+    move |source| FsError { action, path: path.to_owned(), source }
+}
+
+/// The result of a file-system operation that names its path.
+pub type FsResult<T> = Result<T, FsError>;
+
+/// Whether a no-replace operation put the thing there, or found something there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Placed {
+    /// It is there now, and it is ours.
+    Placed,
+    /// Something was there already and is untouched.
+    Existed,
+}
+
+/// Creates a folder and those above it.
+pub fn create_dir_all(path: &Path) -> FsResult<()> {
+    hit("mkdir", path).and_then(|()| fs::create_dir_all(path)).map_err(at("create the folder", path))
+}
+
+/// Creates a folder that must not exist.
+pub fn create_dir(path: &Path) -> FsResult<()> {
+    hit("mkdir", path).and_then(|()| fs::create_dir(path)).map_err(at("create the folder", path))
+}
+
+/// Renames without ever replacing: an existing target, be it an empty folder, is left as it is.
+pub fn rename_noreplace(from: &Path, to: &Path) -> FsResult<Placed> {
+    hit("rename", to).map_err(at("rename to", to))?;
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(Placed::Placed),
+        Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOTEMPTY) => Ok(Placed::Existed),
+        // File systems without RENAME_NOREPLACE: a hard link is the other call that never replaces.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if from.is_file() => match fs::hard_link(from, to) {
+            Ok(()) => fs::remove_file(from).map(|()| Placed::Placed).map_err(at("remove", from)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(Placed::Existed),
+            Err(e) => Err(at("rename to", to)(e)),
+        },
+        Err(e) => Err(at("rename to", to)(e.into())),
+    }
+}
+
+/// Renames over whatever is there: only for the few places of the store that may change, and for moving a thing out
+/// of the way to a fresh name.
+pub fn rename_over(from: &Path, to: &Path) -> FsResult<()> {
+    hit("rename", to).and_then(|()| fs::rename(from, to)).map_err(at("rename to", to))
+}
+
+/// A hard link, never replacing.
+pub fn hard_link(from: &Path, to: &Path) -> FsResult<()> {
+    hit("link", to).and_then(|()| fs::hard_link(from, to)).map_err(at("link", to))
+}
+
+/// A symbolic link, never replacing.
+pub fn symlink(target: &Path, at_path: &Path) -> FsResult<()> {
+    hit("symlink", at_path).and_then(|()| std::os::unix::fs::symlink(target, at_path)).map_err(at("link", at_path))
+}
+
+/// Removes a file or a link; one that is not there is no error.
+pub fn remove_file(path: &Path) -> FsResult<()> {
+    match hit("unlink", path).and_then(|()| fs::remove_file(path)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(at("remove", path)(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a folder and all below it, following no link; folders without write permission are opened up first.
+pub fn remove_tree(path: &Path) -> FsResult<()> {
+    hit("rmtree", path).map_err(at("remove", path))?;
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(at("look at", path)(e)),
+        Ok(m) if !m.is_dir() => return remove_file(path),
+        Ok(_) => {}
+    }
+    match fs::remove_dir_all(path) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(_) => {
+            open_up(path).map_err(at("open up", path))?;
+            fs::remove_dir_all(path).map_err(at("remove", path))
+        }
+    }
+}
+
+fn open_up(top: &Path) -> io::Result<()> {
+    let mut todo = vec![top.to_owned()];
+    while let Some(dir) = todo.pop() {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                todo.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sets a file's permission bits.
+pub fn set_mode(path: &Path, mode: u32) -> FsResult<()> {
+    hit("chmod", path)
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
+        .map_err(at("set the mode of", path))
+}
+
+/// Sets a file's mtime to second 1, the mark of a blob of the store.
+pub fn set_mtime_one(path: &Path) -> FsResult<()> {
+    let one = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let times = Timestamps { last_access: one, last_modification: one };
+    hit("utime", path)
+        .and_then(|()| Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?))
+        .map_err(at("set the time of", path))
+}
+
+/// Flushes a file's bytes and metadata to the disk.
+pub fn fsync(path: &Path) -> FsResult<()> {
+    hit("fsync", path).and_then(|()| File::open(path)?.sync_all()).map_err(at("flush", path))
+}
+
+/// Flushes everything on the file system that holds `path`.
+pub fn syncfs(path: &Path) -> FsResult<()> {
+    hit("syncfs", path).and_then(|()| Ok(rustix::fs::syncfs(File::open(path)?)?)).map_err(at("flush", path))
+}
+
+/// Writes a small file whole, flushed, under a name that must not be taken.
+pub fn write_new(path: &Path, bytes: &[u8], mode: u32) -> FsResult<()> {
+    hit("create", path)
+        .and_then(|()| {
+            let mut f = File::options().write(true).create_new(true).mode(mode).open(path)?;
+            hit("write", path)?;
+            f.write_all(bytes)
+        })
+        .map_err(at("write", path))
+}
+
+/// Replaces a small file whole: written beside it, flushed, renamed over it. A reader sees the old or the new one.
+/// Only for the places of the store and the project that may change.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> FsResult<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let mut temp = tempfile::Builder::new()
+        .prefix(".graftwerk-")
+        .permissions(fs::Permissions::from_mode(0o644))
+        .tempfile_in(dir)
+        .map_err(at("create a file in", dir))?;
+    hit("write", path)
+        .and_then(|()| {
+            temp.write_all(bytes)?;
+            temp.as_file().sync_all()
+        })
+        .map_err(at("write", path))?;
+    hit("rename", path).map_err(at("rename to", path))?;
+    temp.persist(path).map_err(|e| at("rename to", path)(e.error))?;
+    fsync(dir)
+}
+
+/// Reads a file whole; `None` where there is none.
+pub fn read_optional(path: &Path) -> FsResult<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(b) => Ok(Some(b)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(at("read", path)(e)),
+    }
+}
+
+/// The names in a folder, sorted by bytes; none where there is no folder.
+pub fn names(dir: &Path) -> FsResult<Vec<std::ffi::OsString>> {
+    let entries = match fs::read_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(at("list", dir))?,
+    };
+    let mut names =
+        entries.map(|e| e.map(|e| e.file_name())).collect::<io::Result<Vec<_>>>().map_err(at("list", dir))?;
+    names.sort();
+    Ok(names)
+}
+
+/// Bytes that the file system holding `path` still has for us.
+pub fn free_bytes(path: &Path) -> FsResult<u64> {
+    let s = rustix::fs::statvfs(path).map_err(|e| at("look at", path)(e.into()))?;
+    Ok(s.f_bavail.saturating_mul(s.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renaming_never_replaces_a_file_or_an_empty_folder() {
+        let t = tempfile::tempdir().unwrap();
+        let p = |n: &str| t.path().join(n);
+        fs::write(p("a"), "a").unwrap();
+        fs::write(p("b"), "b").unwrap();
+        assert_eq!(rename_noreplace(&p("a"), &p("b")).unwrap(), Placed::Existed);
+        assert_eq!(fs::read(p("b")).unwrap(), b"b");
+        fs::create_dir(p("d")).unwrap();
+        fs::create_dir(p("e")).unwrap();
+        assert_eq!(rename_noreplace(&p("d"), &p("e")).unwrap(), Placed::Existed);
+        assert!(p("d").is_dir());
+        assert_eq!(rename_noreplace(&p("a"), &p("c")).unwrap(), Placed::Placed);
+    }
+
+    #[test]
+    fn a_tree_with_unwritable_folders_is_removed_and_no_link_is_followed() {
+        let t = tempfile::tempdir().unwrap();
+        let keep = t.path().join("keep");
+        fs::create_dir(&keep).unwrap();
+        fs::write(keep.join("f"), "x").unwrap();
+        let top = t.path().join("top");
+        fs::create_dir_all(top.join("sub")).unwrap();
+        fs::write(top.join("sub/f"), "y").unwrap();
+        std::os::unix::fs::symlink(&keep, top.join("link")).unwrap();
+        fs::set_permissions(top.join("sub"), fs::Permissions::from_mode(0o500)).unwrap();
+        remove_tree(&top).unwrap();
+        assert!(!top.exists() && keep.join("f").exists());
+    }
+
+    #[test]
+    fn a_replaced_file_is_whole() {
+        let t = tempfile::tempdir().unwrap();
+        let f = t.path().join("f");
+        replace_file(&f, b"one").unwrap();
+        replace_file(&f, b"two").unwrap();
+        assert_eq!(fs::read(&f).unwrap(), b"two");
+        assert_eq!(names(t.path()).unwrap(), ["f"]);
+    }
+}

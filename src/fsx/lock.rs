@@ -1,0 +1,186 @@
+//! Kernel locks on files: never stale, since the kernel lets go of them when their holder dies.
+//!
+//! The holder writes into the file who it is. That text is for people; the lock is what counts. A lock file may be
+//! removed by whoever holds it: a taker checks that what it locked is still what the path names.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::fsx::{FileStat, FsResult, at};
+
+/// Who holds a lock, as it says itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Process id on its host.
+    pub pid: u32,
+    /// Its host.
+    pub host: String,
+    /// What it does, for people.
+    pub what: String,
+    /// Since when, RFC 3339.
+    pub since: String,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {} on {} ({}, since {})", self.pid, self.host, self.what, self.since)
+    }
+}
+
+/// A held lock. Dropping it lets go.
+#[derive(Debug)]
+pub struct FileLock {
+    file: File,
+    path: PathBuf,
+    remove: bool,
+}
+
+/// What came of trying.
+#[derive(Debug)]
+pub enum Tried {
+    /// We hold it.
+    Held(FileLock),
+    /// Somebody else does; who, if it has said so.
+    Busy(Option<Holder>),
+}
+
+/// This host's name.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    File::options().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// Tries to take the lock at `path` alone, once. `what` is written into it for others to read; with `remove` the file
+/// goes when the lock does.
+pub fn try_lock(path: &Path, what: &str, remove: bool) -> FsResult<Tried> {
+    loop {
+        let mut file = open(path).map_err(at("open the lock", path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(Tried::Busy(read_holder(&mut file))),
+            Err(TryLockError::Error(e)) => return Err(at("lock", path)(e)),
+        }
+        if !still_there(&file, path).map_err(at("look at the lock", path))? {
+            continue;
+        }
+        let holder = Holder {
+            pid: std::process::id(),
+            host: host_name(),
+            what: what.to_owned(),
+            since: jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default().to_string(),
+        };
+        // Best effort: a full disk must not keep us from a lock that we hold.
+        let _ = write_holder(&mut file, &holder);
+        return Ok(Tried::Held(FileLock { file, path: path.to_owned(), remove }));
+    }
+}
+
+/// Takes the lock, waiting as long as it takes. `busy` hears of each change of holder; `cancelled` ends the wait with
+/// `None`.
+pub fn lock(
+    path: &Path,
+    what: &str,
+    remove: bool,
+    busy: &mut dyn FnMut(Option<&Holder>),
+    cancelled: &dyn Fn() -> bool,
+) -> FsResult<Option<FileLock>> {
+    let mut last: Option<Option<Holder>> = None;
+    let mut pause = Duration::from_millis(5);
+    loop {
+        match try_lock(path, what, remove)? {
+            Tried::Held(l) => return Ok(Some(l)),
+            Tried::Busy(holder) => {
+                if last.as_ref() != Some(&holder) {
+                    busy(holder.as_ref());
+                    last = Some(holder);
+                }
+            }
+        }
+        if cancelled() {
+            return Ok(None);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(200));
+    }
+}
+
+/// Takes a lock that many may hold together, and that keeps out whoever wants it alone. `None` while somebody has it
+/// alone.
+pub fn try_lock_shared(path: &Path) -> FsResult<Option<FileLock>> {
+    let file = open(path).map_err(at("open the lock", path))?;
+    match file.try_lock_shared() {
+        Ok(()) => Ok(Some(FileLock { file, path: path.to_owned(), remove: false })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(e)) => Err(at("lock", path)(e)),
+    }
+}
+
+fn still_there(file: &File, path: &Path) -> io::Result<bool> {
+    let ours = FileStat::of(&file.metadata()?);
+    match FileStat::at(path) {
+        Ok(s) => Ok((s.dev, s.ino) == (ours.dev, ours.ino)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn write_holder(file: &mut File, holder: &Holder) -> io::Result<()> {
+    let text = serde_json::to_string(holder).map_err(io::Error::other)?;
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(text.as_bytes())
+}
+
+fn read_holder(file: &mut File) -> Option<Holder> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.take(4096).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        if self.remove {
+            // Removed while held: whoever waits for this inode finds that the path no longer names it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+        let _ = self.file.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_lock_names_its_holder_and_a_dropped_one_is_free() {
+        let t = tempfile::tempdir().unwrap();
+        let p = t.path().join("l");
+        let Tried::Held(l) = try_lock(&p, "graft-a", true).unwrap() else { panic!("busy") };
+        match try_lock(&p, "x", true).unwrap() {
+            Tried::Busy(Some(h)) => assert_eq!((h.pid, h.what.as_str()), (std::process::id(), "graft-a")),
+            other => panic!("{other:?}"),
+        }
+        drop(l);
+        assert!(!p.exists());
+        assert!(matches!(try_lock(&p, "x", true).unwrap(), Tried::Held(_)));
+    }
+
+    #[test]
+    fn garbage_in_a_lock_file_stops_nobody() {
+        let t = tempfile::tempdir().unwrap();
+        let p = t.path().join("l");
+        std::fs::write(&p, b"\xff\xfe 4711 other-host").unwrap();
+        assert!(matches!(try_lock(&p, "x", false).unwrap(), Tried::Held(_)));
+    }
+}

@@ -1,0 +1,73 @@
+//! What a file looks like from outside: the facts by which trust in a known digest is decided.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Device, inode, size in bytes, and both times in nanoseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileStat {
+    /// Device.
+    pub dev: u64,
+    /// Inode.
+    pub ino: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Last change of the bytes, ns.
+    pub mtime_ns: i128,
+    /// Last change of the inode, ns.
+    pub ctime_ns: i128,
+}
+
+// Clocks of file systems tick in steps (4 ms for the kernel's coarse clock, 1 to 2 s for some old or remote ones).
+// A file changed within this of the look at it could change again without its times showing it.
+const GRAIN_NS: i128 = 2_000_000_000;
+
+impl FileStat {
+    /// From what the system says.
+    pub fn of(m: &Metadata) -> Self {
+        Self {
+            dev: m.dev(),
+            ino: m.ino(),
+            size: m.size(),
+            mtime_ns: i128::from(m.mtime()) * 1_000_000_000 + i128::from(m.mtime_nsec()),
+            ctime_ns: i128::from(m.ctime()) * 1_000_000_000 + i128::from(m.ctime_nsec()),
+        }
+    }
+
+    /// Of the file at `path`, links followed.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        std::fs::metadata(path).map(|m| Self::of(&m))
+    }
+
+    /// Whether a digest taken at `looked_ns` may be kept for this stat: the inode must have been at rest for longer
+    /// than the clock's grain. Goes by ctime alone: mtime is the user's to set, be it to 2100.
+    pub fn at_rest(&self, looked_ns: i128) -> bool {
+        self.ctime_ns + GRAIN_NS < looked_ns
+    }
+}
+
+/// Nanoseconds since 1970, now.
+pub fn now_ns() -> i128 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(d) => i128::try_from(d.as_nanos()).unwrap_or(i128::MAX),
+        Err(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_changed_within_the_clocks_grain_is_not_at_rest() {
+        let s = FileStat { dev: 1, ino: 1, size: 1, mtime_ns: 0, ctime_ns: 10_000_000_000 };
+        assert!(!s.at_rest(10_000_000_001));
+        assert!(!s.at_rest(9_000_000_000), "a clock that was set back proves nothing");
+        assert!(s.at_rest(13_000_000_000));
+    }
+}
