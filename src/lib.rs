@@ -4,7 +4,7 @@
 //!
 //! | floor | modules |
 //! | --- | --- |
-//! | 0 | [`digest`], [`canon`], [`fsx`], [`jsonedit`] |
+//! | 0 | [`digest`], [`canon`], [`near`], [`fsx`], [`jsonedit`] |
 //! | 1 | [`model`] |
 //! | 2 | [`tensors`] |
 //! | 3 | [`kinds`] |
@@ -26,6 +26,7 @@ pub mod graph;
 pub mod jsonedit;
 pub mod kinds;
 pub mod model;
+pub mod near;
 pub mod plan;
 pub mod sched;
 pub mod store;
