@@ -6,6 +6,7 @@
 pub mod input;
 pub mod output;
 pub mod params;
+pub mod quant;
 pub mod step;
 
 pub use input::{Input, InputFiles};
