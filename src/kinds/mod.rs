@@ -40,6 +40,23 @@ pub trait Kind: Send + Sync {
     /// Runs a builtin step. Never called for a step whose action is a process.
     fn run(&self, step: &Step<'_>, out: &mut Output) -> Result<Report, StepError>;
 
+    /// Whether the output must be wholly in the store: nothing of it may be a mere reference to a source that somebody
+    /// else may delete.
+    fn closed(&self) -> bool {
+        false
+    }
+
+    /// Holds what is asserted and not hashed (`expect`) against the facts that a run of this recipe recorded, so that
+    /// an expectation that was changed is asserted of a result that is reused, too. The default has nothing to assert.
+    fn still_holds(
+        &self,
+        params: &Params,
+        facts: &std::collections::BTreeMap<String, serde_json::Value>,
+    ) -> Result<(), StepError> {
+        let _ = (params, facts);
+        Ok(())
+    }
+
     /// Looks at the output of a process step before it is published. `out` is that output, readable like an input.
     /// The default accepts everything.
     fn accept(&self, step: &Step<'_>, out: &Input) -> Result<Report, StepError> {

@@ -64,9 +64,15 @@ impl Output {
         if let Some(dir) = at.parent() {
             std::fs::create_dir_all(dir)?;
         }
+        crate::fsx::hit("create", &at)?;
         let file = File::options().read(true).write(true).create_new(true).open(&at)?;
         self.entries.insert(path, OutputEntry::Written { executable });
         Ok(file)
+    }
+
+    /// Enters a file that lies in the scratch folder already.
+    pub fn enter(&mut self, path: RelPath, executable: bool) {
+        self.entries.insert(path, OutputEntry::Written { executable });
     }
 
     /// Writes a small file whole.
