@@ -76,26 +76,21 @@ pub fn finite_f16_to_f32(bits: u16) -> f32 {
 #[inline]
 pub fn to_e4m3(x: f32) -> u8 {
     let x = x.min(448.0);
-    if x < 0.015_625 {
-        // Subnormal: multiples of 2^-9. In [2^14, 2^15) an F32's last place is just that.
-        ((x + 16384.0).to_bits() - 16384.0f32.to_bits()) as u8
-    } else {
-        let bits = x.to_bits();
-        let rounded = bits + 0x7_ffff + (bits >> 20 & 1);
-        // Biases: 127 there, 7 here. 448 is 0x7e, hence it fits.
-        ((rounded >> 20) - (120 << 3)) as u8
-    }
+    // Subnormal: multiples of 2^-9. In [2^14, 2^15) an F32's last place is just that.
+    let subnormal = (x + 16384.0).to_bits().wrapping_sub(16384.0f32.to_bits());
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7_ffff + (bits >> 20 & 1));
+    // The exponents' biases differ by 120. 448 is 0x7e, hence a code fits seven bits.
+    let normal = (rounded >> 20).wrapping_sub(120 << 3);
+    // Both are computed, so that loops over this vectorise.
+    (if x < 0.015_625 { subnormal } else { normal }) as u8
 }
 
 /// The value of a non-negative finite F8_E4M3 code.
 #[inline]
 pub fn e4m3_to_f32(code: u8) -> f32 {
-    let (exponent, mantissa) = (u32::from(code >> 3), u32::from(code & 7));
-    if exponent == 0 {
-        mantissa as f32 * f32::from_bits((127 - 9) << 23)
-    } else {
-        f32::from_bits((exponent + 120) << 23 | mantissa << 20)
-    }
+    // As in finite_f16_to_f32, with biases that differ by 120.
+    f32::from_bits(u32::from(code) << 20) * f32::from_bits((127 + 120) << 23)
 }
 
 /// The eight FP4 magnitudes by code.
@@ -105,15 +100,12 @@ pub const FP4: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 /// number that rounds to zero is −0 (8), −0 itself is +0 (0), as in compressed-tensors' `cast_to_fp4`.
 #[inline]
 pub fn to_fp4(x: f32) -> u8 {
-    let a = x.abs();
-    let magnitude = u8::from(a > 0.25)
-        + u8::from(a >= 0.75)
-        + u8::from(a > 1.25)
-        + u8::from(a >= 1.75)
-        + u8::from(a > 2.5)
-        + u8::from(a >= 3.5)
-        + u8::from(a > 5.0);
-    magnitude | u8::from(x < 0.0) << 3
+    // The bits of non-negative floats order as their values do; integer compares add up in vector registers.
+    let a = (x.to_bits() & 0x7fff_ffff) as i32;
+    let above = |t: f32| i32::from(a > t.to_bits() as i32);
+    let from = |t: f32| i32::from(a >= t.to_bits() as i32);
+    let magnitude = above(0.25) + from(0.75) + above(1.25) + from(1.75) + above(2.5) + from(3.5) + above(5.0);
+    (magnitude | i32::from(x < 0.0) << 3) as u8
 }
 
 #[cfg(test)]
