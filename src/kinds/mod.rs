@@ -3,10 +3,12 @@
 //! A kind reads its inputs, writes only in its scratch folder, and reports what it did. It knows neither the store
 //! nor the graph.
 
+pub mod command;
 pub mod input;
 pub mod output;
 pub mod params;
 pub mod quant;
+pub mod run;
 pub mod step;
 
 pub use input::{Input, InputFiles};
@@ -67,7 +69,7 @@ pub trait Kind: Send + Sync {
 
 /// All kinds, in the order of the reference.
 pub fn all() -> &'static [&'static dyn Kind] {
-    &[]
+    &[&run::Run]
 }
 
 /// The kind of this name.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use crate::canon::Value;
+use crate::kinds::command::Text;
 use crate::kinds::input::Input;
 use crate::kinds::params::Params;
 
@@ -49,23 +51,22 @@ pub enum Action {
     Process(ProcessStep),
 }
 
-/// A process step: what is run inside, with everything resolved but the host's tools.
+/// A process step: what is run inside, with everything resolved but places and the host's tools.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ProcessStep {
-    /// Program and arguments as they are inside. argv[0] is an absolute path inside (`/in/scripts/quant.py`) or the
-    /// name of a tool of the host.
-    pub argv: Vec<String>,
+    /// Program and arguments. The program is a path in an input (`{in.scripts}/quant.py`) or one of the host's.
+    pub argv: Vec<Text>,
     /// Declared environment.
-    pub env: BTreeMap<String, String>,
-    /// Working directory inside.
-    pub workdir: String,
+    pub env: BTreeMap<String, Text>,
+    /// Working directory, absolute; where none is given, the folder for what is temporary.
+    pub workdir: Option<Text>,
     /// Whether it may use the network.
     pub network: bool,
-    /// Further executables of the host that it needs.
+    /// Further programs and libraries of the host that it needs, by name or absolute path.
     pub tools: Vec<String>,
-    /// Text of the manifest file at `/in.json`, listing all inputs.
-    pub manifest: String,
-    /// Killed after this many seconds, if declared.
+    /// Values that the manifest shows.
+    pub params: BTreeMap<String, Value>,
+    /// Ended after this many seconds, if declared.
     pub timeout_seconds: Option<u64>,
 }
 
