@@ -1,6 +1,7 @@
 //! The file-system floor: every call that changes the disk goes through here, past a fail point, so that a harness
 //! can stop the program at each of them ([`failpoint`]).
 
+pub mod copy;
 pub mod failpoint;
 pub mod lock;
 pub mod stat;
