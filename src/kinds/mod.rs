@@ -9,6 +9,7 @@ pub mod output;
 pub mod params;
 pub mod quant;
 pub mod run;
+pub mod serve;
 pub mod step;
 
 pub use input::{Input, InputFiles};
@@ -69,7 +70,7 @@ pub trait Kind: Send + Sync {
 
 /// All kinds, in the order of the reference.
 pub fn all() -> &'static [&'static dyn Kind] {
-    &[&run::Run]
+    &[&run::Run, &serve::Serve]
 }
 
 /// The kind of this name.
