@@ -212,16 +212,23 @@ pub fn parse_fields(text: &str) -> Result<Fields, BadRecipe> {
 /// The fields in which the kept text of an earlier recipe and a step's ingredients differ, in canonical order.
 /// Errors: [`BadRecipe`] where the kept text is damaged.
 pub fn explain(old_text: &str, new: &Ingredients) -> Result<Vec<Change>, BadRecipe> {
-    let old = parse_fields(old_text)?;
     let mut sink = FieldSink(Fields::new());
     new.write(&mut sink);
-    let new = sink.0;
+    Ok(differences(&parse_fields(old_text)?, &sink.0))
+}
+
+/// The fields in which two kept recipes differ, in canonical order. Errors: [`BadRecipe`] where one is damaged.
+pub fn explain_texts(old: &str, new: &str) -> Result<Vec<Change>, BadRecipe> {
+    Ok(differences(&parse_fields(old)?, &parse_fields(new)?))
+}
+
+fn differences(old: &Fields, new: &Fields) -> Vec<Change> {
     let names: std::collections::BTreeSet<&FieldName> = old.keys().chain(new.keys()).collect();
-    Ok(names
+    names
         .into_iter()
         .filter(|n| old.get(n) != new.get(n))
         .map(|n| Change { field: n.clone(), old: old.get(n).cloned(), new: new.get(n).cloned() })
-        .collect())
+        .collect()
 }
 
 #[cfg(test)]

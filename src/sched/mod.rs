@@ -1,1 +1,172 @@
-//! (to come)
+//! The scheduler: takes ready steps from the plan's machine, runs so many at once, and tells the machine how they
+//! ended.
+//!
+//! Locks are always taken in one order: recipe, then (later) GPU lease, then window.
+
+pub mod event;
+mod process;
+mod step;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::task::JoinSet;
+
+pub use event::{End, Event, Events};
+pub use process::HostProcesses;
+
+use crate::digest::RecipeId;
+use crate::kinds::{Input, ProcessStep};
+use crate::model::run::Isolation;
+use crate::plan::Machine;
+use crate::store::{Store, StoreError};
+use step::{Context, StepEnd, execute};
+
+/// A process step to run.
+pub struct ProcessRequest<'a> {
+    /// What is run.
+    pub step: &'a ProcessStep,
+    /// Its inputs by alias.
+    pub inputs: &'a BTreeMap<String, Input>,
+    /// The empty folder that becomes `/out`.
+    pub out: &'a Path,
+    /// A folder for whatever else the executor needs; gone afterwards.
+    pub scratch: &'a Path,
+    /// Where the log goes.
+    pub log: &'a Path,
+    /// The least isolation that is asked for.
+    pub at_least: Isolation,
+    /// Hears each line of output.
+    pub on_line: &'a (dyn Fn(&str) + Sync),
+    /// Whether to stop.
+    pub cancelled: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// Why a process step made nothing.
+pub enum ProcessFailure {
+    /// The build is being stopped.
+    Cancelled,
+    /// It failed, or could not be started.
+    Failed {
+        /// Why.
+        error: String,
+        /// What to do.
+        hint: Option<String>,
+        /// The last lines of its log.
+        tail: Vec<String>,
+    },
+    /// The store failed.
+    Store(StoreError),
+}
+
+/// Runs process steps.
+pub trait Processes: Send + Sync {
+    /// Runs one to its end; everything that it started is ended. Returns how well it was isolated.
+    fn run(&self, request: &ProcessRequest<'_>) -> Result<Isolation, ProcessFailure>;
+}
+
+/// How a build is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How many steps at once.
+    pub jobs: usize,
+    /// Whether independent steps go on after a failure.
+    pub keep_going: bool,
+    /// Whether a failed step's scratch folder is kept.
+    pub keep_failed: bool,
+}
+
+/// How it ended.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// Whether it was stopped by the user.
+    pub interrupted: bool,
+    /// Seconds by node number.
+    pub seconds: HashMap<usize, f64>,
+}
+
+/// Runs what the machine offers until nothing is left that can run. Errors: only where the store itself is damaged;
+/// a failed step is in the machine's report.
+pub async fn run(
+    machine: &mut Machine<'_>,
+    store: &Arc<Store>,
+    processes: Arc<dyn Processes>,
+    options: &Options,
+    events: &Events,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Ended, StoreError> {
+    let context = Context {
+        store: Arc::clone(store),
+        events: events.clone(),
+        cancel: Arc::clone(cancel),
+        processes,
+        keep_failed: options.keep_failed,
+    };
+    let mut ended = Ended::default();
+    let mut running: JoinSet<(usize, RecipeId, f64, StepEnd)> = JoinSet::new();
+    // Nodes that have a recipe which is being run already: they look again when it has ended.
+    let mut same: HashMap<RecipeId, Vec<usize>> = HashMap::new();
+    let mut failed = false;
+    let mut broken = None;
+    loop {
+        while running.len() < options.jobs.max(1)
+            && !context.cancelled()
+            && broken.is_none()
+            && (!failed || options.keep_going)
+        {
+            let Some(job) = machine.next_job() else { break };
+            if let Some(waiting) = same.get_mut(&job.recipe.id) {
+                waiting.push(job.id);
+                continue;
+            }
+            same.insert(job.recipe.id, Vec::new());
+            let context = context.clone();
+            running.spawn_blocking(move || {
+                let begun = std::time::Instant::now();
+                // A panic is a bug of ours; it must not end the other steps, nor be taken for success.
+                let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| execute(&context, &job)));
+                let end = end.unwrap_or_else(|_| StepEnd::Failed {
+                    error: "internal error: the step panicked".to_owned(),
+                    hint: Some("please report this, with the lines above".to_owned()),
+                });
+                (job.id, job.recipe.id, begun.elapsed().as_secs_f64(), end)
+            });
+        }
+        let Some(done) = running.join_next().await else { break };
+        let (id, recipe, seconds, end) = match done {
+            Ok(d) => d,
+            Err(_) => break,
+        };
+        ended.seconds.insert(id, seconds);
+        match end {
+            StepEnd::Built(run) => machine.succeeded(id, run, true)?,
+            StepEnd::Reused(run) => machine.succeeded(id, run, false)?,
+            StepEnd::Failed { error, hint } => {
+                failed = true;
+                machine.failed(id, error, hint)?;
+            }
+            StepEnd::Cancelled => {
+                ended.interrupted = true;
+                cancel.store(true, Ordering::Relaxed);
+                machine.put_back(id);
+            }
+            StepEnd::Broken(e) => {
+                broken = Some(e);
+                machine.put_back(id);
+            }
+        }
+        for waiting in same.remove(&recipe).unwrap_or_default() {
+            machine.put_back(waiting);
+        }
+        for line in store.take_notes() {
+            let _ = events.send(Event::Notice(line));
+        }
+    }
+    ended.interrupted |= context.cancelled();
+    match broken {
+        Some(e) => Err(e),
+        None => Ok(ended),
+    }
+}

@@ -1,1 +1,289 @@
-//! (to come)
+//! The store: content-addressed files that are the truth, and views, roots and an index made from them.
+//!
+//! ```text
+//! store/
+//!   VERSION                one line
+//!   blobs/ab/cdef…         read-only; content = name; executable ones end in .x (one inode has one mode)
+//!   trees/ab/cdef…         canonical listing
+//!   tensors/ab/cdef…       tensor table of a blob
+//!   recipes/ab/cdef…       recipe text
+//!   runs/<recipe>/<seq>    append-only records, failures included
+//!   refs/ab/cdef…          where a source that is referenced in place has these bytes, with its stat
+//!   artifacts/<tree>/      a tree as a directory that programs can open: a view, made again from the rest
+//!   roots/<project>        what must be kept, and who says so
+//!   quarantine/            damaged blobs, set aside, never deleted
+//!   failed/                scratch folders kept on request
+//!   logs/, tmp/, locks/
+//!   index/                 sled: digests by stat
+//! ```
+//!
+//! Presence means complete: everything is written under `tmp/`, hashed, made read-only and renamed in with
+//! no-replace. Nothing in the store is ever changed, save `roots/`, `refs/`, `locks/`, `index/` and views.
+
+mod blobs;
+mod commit;
+pub mod error;
+mod index;
+mod locate;
+mod objects;
+mod publish;
+mod refs;
+pub mod roots;
+mod runs;
+pub mod source;
+mod views;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+pub use blobs::Presence;
+pub use error::{Result, StoreError};
+pub use publish::{Published, collect};
+pub use source::{ScanOptions, Scanned, SourceForm};
+
+use crate::digest::{BlobId, RecipeId, TreeId};
+use crate::fsx::lock::{FileLock, Tried, try_lock};
+use crate::fsx::{self, Placed};
+use crate::model::recipe::Recipe;
+use crate::model::run::{Isolation, RunRecord};
+use crate::model::tree::Tree;
+use commit::Commit;
+
+const VERSION: &str = "graftwerk store 1\n";
+
+// What a folder may hold and still count as empty: a repository keeps these in the place of its store.
+const NEUTRAL: &[&str] = &["README.md", ".gitignore", ".gitkeep"];
+
+/// An open store. Cheap to share; safe to use from many threads and beside other processes.
+pub struct Store {
+    dir: PathBuf,
+    session: Session,
+    objects: objects::Objects,
+    refs: refs::Refs,
+    runs: runs::Runs,
+    index: index::Index,
+    // Blobs that this process has found to be right: looked at once a session.
+    right: Mutex<HashSet<(BlobId, bool)>>,
+    notes: Mutex<Vec<String>>,
+}
+
+/// A folder in `tmp/` that belongs to this process and goes with it.
+struct Session {
+    dir: PathBuf,
+    _lock: FileLock,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = fsx::remove_tree(&self.dir);
+    }
+}
+
+impl Store {
+    /// Opens the store in `dir`, or makes one where there is nothing. Errors: NotAStore for a folder with something
+    /// else in it or another version.
+    pub fn open(dir: &Path) -> Result<Arc<Self>> {
+        fsx::create_dir_all(dir)?;
+        let dir = dir.canonicalize().map_err(fsx::at("find", dir))?;
+        check_version(&dir)?;
+        for sub in
+            ["blobs", "trees", "tensors", "recipes", "runs", "refs", "artifacts", "roots", "logs", "tmp", "locks"]
+        {
+            let d = dir.join(sub);
+            if !d.is_dir() {
+                fsx::create_dir_all(&d)?;
+            }
+        }
+        sweep(&dir.join("tmp"));
+        let session = open_session(&dir.join("tmp"))?;
+        let project = dir.parent().map_or_else(|| dir.clone(), Path::to_owned);
+        let refs = refs::Refs::new(dir.join("refs"), project);
+        let index = index::Index::open(&dir.join("index"), &dir.join("locks/index"), || refs.known());
+        Ok(Arc::new(Self {
+            objects: objects::Objects::new(dir.clone()),
+            runs: runs::Runs::new(dir.join("runs")),
+            session,
+            refs,
+            index,
+            right: Mutex::default(),
+            notes: Mutex::default(),
+            dir,
+        }))
+    }
+
+    /// The store's folder, absolute.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn commit(&self) -> Commit {
+        Commit::new(self.session.dir.clone())
+    }
+
+    /// A fresh empty folder on the store's file system, swept when its process is gone.
+    pub fn scratch(&self) -> Result<PathBuf> {
+        let dir = self.commit().temp_path();
+        fsx::create_dir(&dir)?;
+        Ok(dir)
+    }
+
+    /// Keeps a listing, durably.
+    pub fn put_tree(&self, tree: &Tree) -> Result<TreeId> {
+        let mut c = self.commit();
+        let id = self.objects.put_tree(tree, &mut c)?;
+        c.flush()?;
+        Ok(id)
+    }
+
+    /// A kept tree; `None` where it is not known.
+    pub fn tree(&self, id: TreeId) -> Result<Option<Tree>> {
+        self.objects.tree(id)
+    }
+
+    /// Keeps a recipe's text.
+    pub fn put_recipe(&self, recipe: &Recipe) -> Result<()> {
+        let mut c = self.commit();
+        self.objects.put_recipe(recipe, &mut c)?;
+        c.flush()
+    }
+
+    /// A kept recipe's text.
+    pub fn recipe(&self, id: RecipeId) -> Result<Option<String>> {
+        self.objects.recipe(id)
+    }
+
+    /// Every attempt at a recipe, by number.
+    pub fn runs(&self, recipe: RecipeId) -> Result<Vec<RunRecord>> {
+        self.runs.all(recipe)
+    }
+
+    /// The realisation of a recipe that is used: the pinned tree's, else the earliest one all of whose bytes are
+    /// there, else the earliest that is known. Only those isolated at least so well count.
+    pub fn realisation(
+        &self,
+        recipe: RecipeId,
+        at_least: Isolation,
+        pinned: Option<TreeId>,
+    ) -> Result<Option<RunRecord>> {
+        let mut runs = self.runs.realisations(recipe, at_least)?;
+        if let Some(pin) = pinned {
+            return Ok(runs.into_iter().find(|r| r.tree() == Some(pin)));
+        }
+        if runs.len() > 1 {
+            for r in &runs {
+                if let Some(id) = r.tree()
+                    && let Some(tree) = self.tree(id)?
+                    && self.absent(&tree)?.is_empty()
+                {
+                    return Ok(Some(r.clone()));
+                }
+            }
+        }
+        Ok(if runs.is_empty() { None } else { Some(runs.swap_remove(0)) })
+    }
+
+    /// Records a run. Whatever it names must have been published before: this is the moment from which it counts.
+    pub fn record(&self, run: RunRecord) -> Result<RunRecord> {
+        self.runs.append(run, &self.commit().temp_path())
+    }
+
+    /// Where the log of an attempt goes; below `logs/`.
+    pub fn log_path(&self, name: &str) -> PathBuf {
+        self.dir.join("logs").join(name)
+    }
+
+    /// Takes the lock of a recipe, waiting for whoever holds it; `busy` hears who that is. `None` when cancelled.
+    pub fn lock_recipe(
+        &self,
+        recipe: RecipeId,
+        what: &str,
+        busy: &mut dyn FnMut(Option<&fsx::lock::Holder>),
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Option<FileLock>> {
+        let path = self.dir.join("locks").join(format!("recipe-{}", recipe.hex()));
+        Ok(fsx::lock::lock(&path, what, true, busy, cancelled)?)
+    }
+
+    /// Moves a failed step's scratch folder to where it stays.
+    pub fn keep_failed(&self, scratch: &Path, name: &str) -> Result<PathBuf> {
+        let dir = self.dir.join("failed");
+        fsx::create_dir_all(&dir)?;
+        for n in 1u32.. {
+            let target = dir.join(format!("{name}-{n}"));
+            if fsx::rename_noreplace(scratch, &target)? == Placed::Placed {
+                return Ok(target);
+            }
+        }
+        Ok(scratch.to_owned())
+    }
+
+    /// Lines about what was found damaged or set aside since the last call.
+    pub fn take_notes(&self) -> Vec<String> {
+        self.notes.lock().map(|mut n| std::mem::take(&mut *n)).unwrap_or_default()
+    }
+
+    fn note(&self, line: String) {
+        if let Ok(mut n) = self.notes.lock() {
+            n.push(line);
+        }
+    }
+
+    /// Writes what the index still has in memory to the disk.
+    pub fn flush_index(&self) {
+        self.index.flush();
+    }
+}
+
+fn check_version(dir: &Path) -> Result<()> {
+    let path = dir.join("VERSION");
+    match fsx::read_optional(&path)? {
+        Some(text) if text == VERSION.as_bytes() => return Ok(()),
+        Some(text) => {
+            let found = String::from_utf8_lossy(&text[..text.len().min(60)]).trim_end().to_owned();
+            let what = format!("its VERSION says {found:?}, this program reads {:?}", VERSION.trim_end());
+            return Err(StoreError::NotAStore { path: dir.to_owned(), what });
+        }
+        None => {}
+    }
+    let names = fsx::names(dir)?;
+    if let Some(other) = names.iter().find(|n| !NEUTRAL.iter().any(|k| n.as_os_str() == *k)) {
+        // A store being made by another process has its VERSION first of all.
+        if fsx::read_optional(&path)?.is_some() {
+            return check_version(dir);
+        }
+        let what = format!("it has no VERSION, but holds {}", other.to_string_lossy());
+        return Err(StoreError::NotAStore { path: dir.to_owned(), what });
+    }
+    fsx::replace_file(&path, VERSION.as_bytes())?;
+    Ok(())
+}
+
+fn open_session(tmp: &Path) -> Result<Session> {
+    for n in 0u64.. {
+        let name = format!("{}-{}", std::process::id(), fsx::stat::now_ns().unsigned_abs() + u128::from(n));
+        let lock_path = tmp.join(format!("{name}.lock"));
+        if let Tried::Held(lock) = try_lock(&lock_path, "temporary files", true)? {
+            let dir = tmp.join(name);
+            fsx::create_dir(&dir)?;
+            return Ok(Session { dir, _lock: lock });
+        }
+    }
+    Err(StoreError::Cancelled)
+}
+
+// Removes what processes left that are gone: a folder whose lock can be taken belongs to nobody. Best effort: what can't
+// be removed now is tried again next time.
+fn sweep(tmp: &Path) {
+    for name in fsx::names(tmp).unwrap_or_default() {
+        let text = name.to_string_lossy();
+        let path = tmp.join(&name);
+        if let Some(stem) = text.strip_suffix(".lock") {
+            if let Ok(Tried::Held(_lock)) = try_lock(&path, "sweeping", true) {
+                let _ = fsx::remove_tree(&tmp.join(stem));
+            }
+        } else if !tmp.join(format!("{text}.lock")).exists() {
+            let _ = fsx::remove_tree(&path);
+        }
+    }
+}

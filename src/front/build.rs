@@ -1,0 +1,193 @@
+//! `build` and `plan`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::digest::TreeId;
+use crate::front::error::{FrontError, Result};
+use crate::front::report::{BuildReport, ErrorReport, PlanReport, PlanStep, StepReport};
+use crate::front::{Looking, Project, Sources};
+use crate::fsx;
+use crate::plan::{Machine, State};
+use crate::sched::{self, Event, Events};
+use crate::store::StoreError;
+use crate::store::roots::{Root, Roots};
+
+/// How a build is run.
+#[derive(Debug, Clone)]
+pub struct BuildOptions {
+    /// How sources and realisations are looked at.
+    pub looking: Looking,
+    /// How steps are run.
+    pub run: sched::Options,
+}
+
+impl Project {
+    /// Builds the goals, or every node where none is named. What fails is in the report; an error means that nothing
+    /// could be built at all, or that the store is damaged.
+    pub fn build(
+        &self,
+        goals: &[String],
+        options: &BuildOptions,
+        events: &Events,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<BuildReport> {
+        let selection = self.select(goals)?;
+        // Held by everything that relies on what lies in the store; a collector takes it alone.
+        let _users = fsx::lock::try_lock_shared(&self.store.dir().join("locks/users")).map_err(StoreError::from)?;
+        let sources = self.scan(selection.sources.iter(), options.looking.check_content, events, cancel)?;
+        if options.looking.locked {
+            self.hold_lock(&sources)?;
+        }
+        let mut roots = self.roots()?;
+        let before = roots.clone();
+        let pins = self.pins();
+        let processes = Arc::new(self.processes(options.looking));
+        let states = sources.states.clone();
+        let mut machine = self.machine(&selection, states, &before, &pins, &processes, options.looking.unsandboxed)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(options.run.jobs.max(1) + 1)
+            .enable_all()
+            .build()
+            .map_err(FrontError::Runtime)?;
+        let executor: Arc<dyn sched::Processes> = Arc::<sched::HostProcesses>::clone(&processes);
+        let ended = runtime.block_on(sched::run(&mut machine, &self.store, executor, &options.run, events, cancel));
+        // Whatever was built counts, however the build ended.
+        self.keep(&machine, &sources, &mut roots, events)?;
+        let ended = ended?;
+        if !options.looking.locked {
+            self.write_lock(&sources)?;
+        }
+        self.store.flush_index();
+        let steps: Vec<StepReport> = machine
+            .report()
+            .enumerate()
+            .map(|(i, n)| StepReport::of(&n, ended.seconds.get(&i).copied().unwrap_or(0.0)))
+            .collect();
+        let fine = |s: &StepReport| matches!(s.action, "fresh" | "built");
+        let ok = !ended.interrupted && sources.errors.is_empty() && steps.iter().all(fine);
+        Ok(BuildReport { steps, ok, errors: error_reports(&sources.errors), interrupted: ended.interrupted })
+    }
+
+    // Roots and links, for whatever is there now.
+    fn keep(&self, machine: &Machine<'_>, sources: &Sources, roots: &mut Roots, events: &Events) -> Result<()> {
+        roots.project.clone_from(&self.root);
+        roots.graph.clone_from(&self.graph_path);
+        for (name, state) in &sources.states {
+            if let Ok((tree, _)) = state {
+                roots.enter_source(name.as_str(), *tree);
+            }
+        }
+        let mut links = Vec::new();
+        for n in machine.report() {
+            let (State::Known(run) | State::Present { run, .. }) = n.state else { continue };
+            let Some(tree) = run.tree() else { continue };
+            roots.enter(n.spec.name.as_str(), Root { recipe: run.recipe, tree, seq: run.seq });
+            if matches!(n.state, State::Present { .. }) && run.verdict() != Some(false) {
+                links.push((n.spec.name.to_string(), tree));
+            }
+        }
+        self.store.put_roots(&self.graph_path, roots)?;
+        for (name, tree) in links {
+            if let Err(e) = self.link_out(&name, tree) {
+                let hint = e.hint().map_or_else(String::new, |h| format!(" ({h})"));
+                let _ = events.send(Event::Notice(format!("out/{name} could not be brought up to date: {e}{hint}")));
+            }
+        }
+        Ok(())
+    }
+
+    // `out/NODE`, a link for people. Replaced in one step; anything there that is no link of ours is left alone.
+    fn link_out(&self, name: &str, id: TreeId) -> Result<()> {
+        let Some(tree) = self.store.tree(id)? else { return Ok(()) };
+        let view = self.store.view(id, &tree)?;
+        let out = self.root.join("out");
+        let link = out.join(name);
+        let target = relative(&out, &view);
+        match std::fs::symlink_metadata(&link) {
+            Ok(m) if !m.file_type().is_symlink() => {
+                return Err(FrontError::Argument {
+                    what: format!("{} is there and is no link", link.display()),
+                    hint: Some("move it away: graftwerk never replaces what it did not make".to_owned()),
+                });
+            }
+            Ok(_) if std::fs::read_link(&link).is_ok_and(|t| t == target) => return Ok(()),
+            _ => {}
+        }
+        fsx::create_dir_all(&out).map_err(StoreError::from)?;
+        let temp = out.join(format!(".{name}.{}", std::process::id()));
+        fsx::remove_file(&temp).map_err(StoreError::from)?;
+        fsx::symlink(&target, &temp).map_err(StoreError::from)?;
+        fsx::rename_over(&temp, &link).map_err(StoreError::from)?;
+        Ok(())
+    }
+
+    /// What `build` would do, and why. Runs nothing and writes nothing but what it learns of the sources.
+    pub fn plan(
+        &self,
+        goals: &[String],
+        looking: Looking,
+        events: &Events,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<PlanReport> {
+        let (steps, sources) =
+            self.at_rest(goals, looking, events, cancel, |m| m.report().map(|n| PlanStep::of(&n)).collect())?;
+        Ok(PlanReport { steps, errors: error_reports(&sources.errors) })
+    }
+
+    /// Lets the machine come to rest without running anything, and reads something off it.
+    pub(crate) fn at_rest<T>(
+        &self,
+        goals: &[String],
+        looking: Looking,
+        events: &Events,
+        cancel: &Arc<AtomicBool>,
+        read: impl FnOnce(&Machine<'_>) -> T,
+    ) -> Result<(T, Sources)> {
+        let selection = self.select(goals)?;
+        let sources = self.scan(selection.sources.iter(), looking.check_content, events, cancel)?;
+        if cancel.load(Ordering::Relaxed) {
+            return Err(FrontError::Interrupted);
+        }
+        if looking.locked {
+            self.hold_lock(&sources)?;
+        }
+        let roots = self.roots()?;
+        let pins = self.pins();
+        let processes = self.processes(looking);
+        let machine =
+            self.machine(&selection, sources.states.clone(), &roots, &pins, &processes, looking.unsandboxed)?;
+        let answer = read(&machine);
+        for line in self.store.take_notes() {
+            let _ = events.send(Event::Notice(line));
+        }
+        self.store.flush_index();
+        Ok((answer, sources))
+    }
+}
+
+pub(super) fn error_reports(errors: &[StoreError]) -> Vec<ErrorReport> {
+    errors.iter().map(|e| ErrorReport { error: e.to_string(), hint: e.hint() }).collect()
+}
+
+// From one folder to a path, by `..` where they share a beginning: a project that is moved keeps its links.
+fn relative(from: &Path, to: &Path) -> std::path::PathBuf {
+    let mut a = from.components().peekable();
+    let mut b = to.components().peekable();
+    let mut shared = 0;
+    while let (Some(x), Some(y)) = (a.peek(), b.peek())
+        && x == y
+    {
+        shared += 1;
+        a.next();
+        b.next();
+    }
+    if shared <= 1 {
+        return to.to_owned();
+    }
+    let mut p: std::path::PathBuf = a.map(|_| "..").collect();
+    p.extend(b);
+    p
+}

@@ -1,0 +1,122 @@
+//! What can keep a command from its answer, and the exit code that says so.
+
+use std::path::PathBuf;
+
+use crate::graph::lock::{Drift, LockError};
+use crate::graph::{Diagnostics, SelectError};
+use crate::store::StoreError;
+
+/// An error of a command.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontError {
+    /// There is no graph to read.
+    #[error("cannot read {}: {source}", path.display())]
+    NoGraph {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The graph is wrong.
+    #[error(transparent)]
+    Graph(#[from] Diagnostics),
+    /// A name on the command line is wrong.
+    #[error("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Select {
+        /// One error a name.
+        errors: Vec<SelectError>,
+    },
+    /// The lock is damaged.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// `--locked`, and a source is not what the lock says.
+    #[error("graph.lock does not hold: {}", list(drifts))]
+    Drift {
+        /// The sources.
+        drifts: Vec<Drift>,
+    },
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A node has no tree that could be shown.
+    #[error("{node} is not built: {why}")]
+    NotBuilt {
+        /// The node.
+        node: String,
+        /// Why not.
+        why: String,
+    },
+    /// An argument means nothing here.
+    #[error("{what}")]
+    Argument {
+        /// What is wrong with it.
+        what: String,
+        /// What to do.
+        hint: Option<String>,
+    },
+    /// The user stopped it.
+    #[error("stopped")]
+    Interrupted,
+    /// The runtime could not be set up.
+    #[error("cannot start: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// A result of the front.
+pub type Result<T> = std::result::Result<T, FrontError>;
+
+fn list(drifts: &[Drift]) -> String {
+    let one = |d: &Drift| {
+        let id = |s: &Option<crate::graph::lock::LockedSource>| {
+            s.as_ref().map_or_else(|| "nothing".to_owned(), |s| s.tree.short())
+        };
+        format!("{} is {}, the lock has {}", d.source, id(&d.new), id(&d.old))
+    };
+    drifts.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+impl FrontError {
+    /// The exit code: 1 a step failed or is not built, 2 usage or graph, 3 a damaged store, 130 interrupted.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            FrontError::NoGraph { .. }
+            | FrontError::Graph(_)
+            | FrontError::Select { .. }
+            | FrontError::Lock(_)
+            | FrontError::Drift { .. }
+            | FrontError::Argument { .. } => 2,
+            FrontError::Store(StoreError::Cancelled) | FrontError::Interrupted => 130,
+            FrontError::Store(e) if e.is_damage() => 3,
+            FrontError::Store(_) | FrontError::NotBuilt { .. } | FrontError::Runtime(_) => 1,
+        }
+    }
+
+    /// What to do next, where it can be said in a line. A graph's diagnostics carry their own.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            FrontError::NoGraph { .. } => Some("run it where graph.toml is, or pass -C DIR or --graph FILE".to_owned()),
+            FrontError::Select { errors } => errors.first().map(SelectError::hint),
+            FrontError::Drift { .. } => Some(
+                "`graftwerk update` takes the sources as they are; without --locked, `build` does so itself".to_owned(),
+            ),
+            FrontError::Store(e) => e.hint(),
+            FrontError::NotBuilt { node, .. } => {
+                Some(format!("`graftwerk build {node}` builds it, `graftwerk why {node}` says why it must"))
+            }
+            FrontError::Argument { hint, .. } => hint.clone(),
+            FrontError::Graph(_) | FrontError::Lock(_) | FrontError::Interrupted | FrontError::Runtime(_) => None,
+        }
+    }
+}
+
+impl From<Vec<SelectError>> for FrontError {
+    fn from(errors: Vec<SelectError>) -> Self {
+        FrontError::Select { errors }
+    }
+}
+
+impl From<SelectError> for FrontError {
+    fn from(e: SelectError) -> Self {
+        FrontError::Select { errors: vec![e] }
+    }
+}

@@ -1,0 +1,230 @@
+//! The library's front: a project, and what can be asked of it.
+//!
+//! `argv → Goal → graph.select → Selection → plan(graph, selection, store) → scheduler.run(plan) → Report → rendering`
+
+mod build;
+mod error;
+mod query;
+mod report;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use build::BuildOptions;
+pub use error::{FrontError, Result};
+pub use query::{LogText, PinReport, Shown, Why};
+pub use report::{BuildReport, NodeStatus, PlanReport, PlanStep, StatusReport, StepReport, UpdateReport};
+
+use crate::digest::{RecipeId, TreeId};
+use crate::graph::lock::LockedSource;
+use crate::graph::{Excludes, Graph, Lock, Name, Selection, SourceKind, select};
+use crate::plan::machine::SourceState;
+use crate::plan::{Machine, Setting};
+use crate::sched::{Event, Events, HostProcesses};
+use crate::store::roots::Roots;
+use crate::store::{ScanOptions, SourceForm, Store, StoreError};
+
+/// Where a project is.
+#[derive(Debug, Clone, Default)]
+pub struct Location {
+    /// The folder to start from; the current one if empty.
+    pub dir: PathBuf,
+    /// The graph's file, relative to `dir`; `graph.toml` if not given.
+    pub graph: Option<PathBuf>,
+    /// The store's folder, relative to `dir`; else what the graph says, else `store` beside it.
+    pub store: Option<PathBuf>,
+}
+
+/// How sources and realisations are looked at.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Looking {
+    /// Read every byte of every source again.
+    pub check_content: bool,
+    /// Refuse where a source is not what graph.lock says.
+    pub locked: bool,
+    /// Run, and reuse, process steps without isolation.
+    pub unsandboxed: bool,
+}
+
+/// A graph, its lock and its store.
+pub struct Project {
+    /// The graph.
+    pub graph: Graph,
+    /// The store.
+    pub store: Arc<Store>,
+    /// The folder that holds the graph's file, absolute.
+    pub root: PathBuf,
+    graph_path: PathBuf,
+    lock_path: PathBuf,
+    lock: Lock,
+}
+
+/// The sources that a selection takes, as they were found.
+pub(crate) struct Sources {
+    pub(crate) states: BTreeMap<Name, SourceState>,
+    pub(crate) locked: BTreeMap<Name, LockedSource>,
+    pub(crate) errors: Vec<StoreError>,
+}
+
+impl Project {
+    /// Opens the project at `location`. Errors: the graph's, with places; the store's; a damaged lock.
+    pub fn open(location: &Location) -> Result<Self> {
+        let dir = if location.dir.as_os_str().is_empty() { PathBuf::from(".") } else { location.dir.clone() };
+        let named = location.graph.clone().unwrap_or_else(|| PathBuf::from("graph.toml"));
+        let path = dir.join(&named);
+        let bytes = match std::fs::read(&path) {
+            Ok(b) => b,
+            Err(source) => return Err(FrontError::NoGraph { path, source }),
+        };
+        let label = path.strip_prefix("./").unwrap_or(&path).display().to_string();
+        let graph = Graph::parse_bytes(&label, &bytes)?;
+        let graph_path = path.canonicalize().map_err(crate::fsx::at("find", &path)).map_err(StoreError::from)?;
+        let root = graph_path.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned);
+        let lock_path = graph_path.with_extension("lock");
+        let lock = Lock::read(&lock_path)?;
+        let store_dir = match (&location.store, &graph.store) {
+            (Some(s), _) => dir.join(s),
+            (None, Some(s)) => root.join(s),
+            (None, None) => root.join("store"),
+        };
+        let store = Store::open(&store_dir)?;
+        Ok(Self { graph, store, root, graph_path, lock_path, lock })
+    }
+
+    /// The pinned realisations.
+    pub(crate) fn pins(&self) -> BTreeMap<RecipeId, TreeId> {
+        self.lock.pins.iter().map(|(r, p)| (*r, p.tree)).collect()
+    }
+
+    pub(crate) fn roots(&self) -> Result<Roots> {
+        Ok(self.store.roots(&self.graph_path)?)
+    }
+
+    pub(crate) fn select(&self, goals: &[String]) -> Result<Selection> {
+        Ok(select(&self.graph, goals)?)
+    }
+
+    /// Looks at the given sources.
+    pub(crate) fn scan<'n>(
+        &self,
+        names: impl Iterator<Item = &'n Name>,
+        check_content: bool,
+        events: &Events,
+        cancel: &AtomicBool,
+    ) -> Result<Sources> {
+        let mut sources = Sources { states: BTreeMap::new(), locked: BTreeMap::new(), errors: Vec::new() };
+        for name in names {
+            let Some(spec) = self.graph.source(name.as_str()) else { continue };
+            let excludes = Excludes::compile(&spec.exclude).unwrap_or_default();
+            // `Sender` is not shared between threads; each scan has its own, behind a lock.
+            let to = std::sync::Mutex::new(events.clone());
+            let progress = |done: u64, total: u64| {
+                if let Ok(to) = to.lock() {
+                    let _ = to.send(Event::Scanning { source: name.to_string(), done, total });
+                }
+            };
+            let options = ScanOptions {
+                check_content,
+                hides: &|path, folder| excludes.hides(path, folder),
+                progress: &progress,
+                cancelled: &|| cancel.load(Ordering::Relaxed),
+            };
+            match self.store.scan(&self.root.join(&spec.path), form(spec.kind), &options) {
+                Ok(found) => {
+                    for note in &found.notes {
+                        let _ = events.send(Event::Notice(format!("source {name}: {note}")));
+                    }
+                    let hashed_bytes = found.hashed_bytes;
+                    let _ = events.send(Event::Scanned { source: name.to_string(), hashed_bytes });
+                    let locked = LockedSource {
+                        kind: spec.kind.key().to_owned(),
+                        path: spec.path.clone(),
+                        tree: found.id,
+                        files: found.tree.files().count() as u64,
+                        bytes: found.tree.total_bytes(),
+                    };
+                    sources.locked.insert(name.clone(), locked);
+                    sources.states.insert(name.clone(), Ok((found.id, Arc::new(found.tree))));
+                }
+                Err(StoreError::Cancelled) => return Err(FrontError::Interrupted),
+                Err(e) if e.is_damage() => return Err(e.into()),
+                Err(e) => {
+                    sources.states.insert(name.clone(), Err(e.to_string()));
+                    sources.errors.push(in_source(name, e));
+                }
+            }
+        }
+        Ok(sources)
+    }
+
+    /// Refuses where a source is not what the lock says.
+    pub(crate) fn hold_lock(&self, sources: &Sources) -> Result<()> {
+        let drifts: Vec<_> = self
+            .lock
+            .drifts(&self.merged(&sources.locked))
+            .into_iter()
+            .filter(|d| sources.locked.contains_key(&d.source) || d.new.is_none())
+            .collect();
+        if drifts.is_empty() { Ok(()) } else { Err(FrontError::Drift { drifts }) }
+    }
+
+    // What the lock says of all sources of the graph, with what was found now.
+    fn merged(&self, found: &BTreeMap<Name, LockedSource>) -> BTreeMap<Name, LockedSource> {
+        let mut all: BTreeMap<Name, LockedSource> = self.lock.sources.clone();
+        all.retain(|name, _| self.graph.source(name.as_str()).is_some());
+        all.extend(found.iter().map(|(n, l)| (n.clone(), l.clone())));
+        all
+    }
+
+    /// Writes what the sources are now into graph.lock, if that is news.
+    pub(crate) fn write_lock(&self, sources: &Sources) -> Result<bool> {
+        let lock = Lock { sources: self.merged(&sources.locked), pins: self.lock.pins.clone() };
+        Ok(lock.write(&self.lock_path).map_err(StoreError::from)?)
+    }
+
+    pub(crate) fn machine<'a>(
+        &'a self,
+        selection: &'a Selection,
+        sources: BTreeMap<Name, SourceState>,
+        roots: &'a Roots,
+        pins: &'a BTreeMap<RecipeId, TreeId>,
+        tools: &'a HostProcesses,
+        unsandboxed: bool,
+    ) -> Result<Machine<'a>> {
+        Ok(Machine::new(Setting {
+            graph: &self.graph,
+            selection,
+            store: Arc::clone(&self.store),
+            sources,
+            roots,
+            pins,
+            tools,
+            unsandboxed,
+        })?)
+    }
+
+    pub(crate) fn processes(&self, looking: Looking) -> HostProcesses {
+        HostProcesses::new(Arc::clone(&self.store), looking.unsandboxed)
+    }
+}
+
+// The error already names the path; a person knows the source by its name.
+fn in_source(name: &Name, e: StoreError) -> StoreError {
+    match e {
+        StoreError::Source { path, what, hint } => {
+            StoreError::Source { path, what: format!("{what} (source `{name}`)"), hint }
+        }
+        other => other,
+    }
+}
+
+fn form(kind: SourceKind) -> SourceForm {
+    match kind {
+        SourceKind::Checkpoint => SourceForm::Checkpoint,
+        SourceKind::File => SourceForm::File,
+        SourceKind::Folder => SourceForm::Folder,
+        SourceKind::Rows => SourceForm::Rows,
+    }
+}

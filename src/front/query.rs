@@ -1,0 +1,418 @@
+//! `status`, `why`, `show`, `log`, `path`, `update`, `pin`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+
+use crate::digest::{BlobId, Digest, RecipeId, TreeId};
+use crate::front::build::error_reports;
+use crate::front::error::{FrontError, Result};
+use crate::front::report::{NodeStatus, StatusReport, UpdateReport, UpdatedSource};
+use crate::front::{Looking, Project};
+use crate::fsx;
+use crate::graph::Lock;
+use crate::graph::lock::Pin;
+use crate::graph::select::find;
+use crate::model::recipe::explain_texts;
+use crate::model::run::RunRecord;
+use crate::model::tree::Tree;
+use crate::plan::machine::NodeReport;
+use crate::plan::{Reason, State};
+use crate::sched::Events;
+use crate::store::StoreError;
+
+/// What `why` answers.
+#[derive(Debug, Clone, Serialize)]
+pub struct Why {
+    /// The node.
+    pub node: String,
+    /// `fresh`, `run`, `await` or `blocked`.
+    pub action: &'static str,
+    /// Why it would run now.
+    pub reasons: Vec<Reason>,
+    /// What it waits for or is blocked by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub on: Vec<String>,
+    /// Why it can't run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The run that made what is there now.
+    pub last: Option<RunRecord>,
+    /// Why that one ran: what differed from the realisation before it.
+    pub last_reasons: Vec<Reason>,
+}
+
+/// What `show` answers.
+#[derive(Debug, Clone, Serialize)]
+pub struct Shown {
+    /// What was asked for.
+    pub name: String,
+    /// `node`, `recipe`, `tree` or `blob`.
+    pub what: &'static str,
+    /// The recipe's id.
+    pub recipe: Option<RecipeId>,
+    /// The recipe's text.
+    pub recipe_text: Option<String>,
+    /// Every attempt at it.
+    pub runs: Vec<RunRecord>,
+    /// The tree's id.
+    pub tree: Option<TreeId>,
+    /// The tree's listing.
+    pub listing: Option<String>,
+    /// Where it can be opened.
+    pub path: Option<PathBuf>,
+}
+
+/// What `log` answers.
+#[derive(Debug, Clone, Serialize)]
+pub struct LogText {
+    /// The node.
+    pub node: String,
+    /// The attempt.
+    pub run: RunRecord,
+    /// Its log; lossy where it is no UTF-8.
+    pub log: Option<String>,
+}
+
+/// What `pin` answers.
+#[derive(Debug, Clone, Serialize)]
+pub struct PinReport {
+    /// The node.
+    pub node: String,
+    /// Its recipe, by which the pin is keyed.
+    pub recipe: RecipeId,
+    /// The pinned tree; `None` where the pin was taken away.
+    pub tree: Option<TreeId>,
+}
+
+// A node of the machine at rest, with everything copied out of it.
+struct Rest {
+    state: State,
+    recipe: Option<RecipeId>,
+    step: super::PlanStep,
+}
+
+impl Rest {
+    fn of(n: &NodeReport<'_>) -> Self {
+        Self { state: n.state.clone(), recipe: n.recipe.map(|r| r.id), step: super::PlanStep::of(n) }
+    }
+
+    fn run(&self) -> Option<&RunRecord> {
+        match &self.state {
+            State::Known(run) | State::Present { run, .. } => Some(run),
+            _ => None,
+        }
+    }
+}
+
+impl Project {
+    /// How every node stands.
+    pub fn status(&self, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<StatusReport> {
+        let read =
+            |m: &crate::plan::Machine<'_>| -> Vec<NodeStatus> { m.report().map(|n| self.node_status(&n)).collect() };
+        let (nodes, sources) = self.at_rest(&[], looking, events, cancel, read)?;
+        Ok(StatusReport { nodes, errors: error_reports(&sources.errors) })
+    }
+
+    fn node_status(&self, n: &NodeReport<'_>) -> NodeStatus {
+        let run = match n.state {
+            State::Known(run) | State::Present { run, .. } => Some(run),
+            _ => None,
+        };
+        let state = match n.state {
+            State::Known(_) | State::Present { .. } if run.and_then(RunRecord::verdict) == Some(false) => "failed",
+            State::Known(_) | State::Present { .. } => "fresh",
+            State::Needed | State::Ready | State::Running => "stale",
+            State::Waiting => "await",
+            State::Failed { .. } => "failed",
+            State::Skipped { .. } | State::Blocked { .. } => "blocked",
+        };
+        let tree = run.and_then(RunRecord::tree);
+        let path = tree.map(|t| self.store.view_path(t)).filter(|p| p.is_dir());
+        NodeStatus {
+            node: n.spec.name.to_string(),
+            kind: n.spec.kind.name(),
+            state,
+            recipe: n.recipe.map(|r| r.id.to_string()),
+            tree: tree.map(|t| t.to_string()),
+            path,
+        }
+    }
+
+    fn rest_of(&self, node: &str, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<Rest> {
+        find(&self.graph, node)?;
+        let read =
+            |m: &crate::plan::Machine<'_>| m.report().find(|n| n.spec.name.as_str() == node).map(|n| Rest::of(&n));
+        let (rest, sources) = self.at_rest(&[node.to_owned()], looking, events, cancel, read)?;
+        match (rest, sources.errors.into_iter().next()) {
+            (Some(rest), None) => Ok(rest),
+            (_, Some(e)) => Err(e.into()),
+            (None, None) => Err(FrontError::NotBuilt { node: node.to_owned(), why: "it was not selected".to_owned() }),
+        }
+    }
+
+    /// Why a node would run, or why it ran last time.
+    pub fn why(&self, node: &str, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<Why> {
+        let rest = self.rest_of(node, looking, events, cancel)?;
+        let roots = self.roots()?;
+        let list = roots.nodes.get(node).cloned().unwrap_or_default();
+        let mut last_reasons = Vec::new();
+        if let (Some(now), Some(before)) = (list.first(), list.get(1))
+            && let (Some(new), Some(old)) = (self.store.recipe(now.recipe)?, self.store.recipe(before.recipe)?)
+        {
+            let damaged = |e: crate::model::recipe::BadRecipe| StoreError::Damaged {
+                path: self.store.dir().join("recipes"),
+                what: e.to_string(),
+            };
+            let changes = explain_texts(&old, &new).map_err(damaged)?;
+            last_reasons = changes.into_iter().map(|change| Reason::Changed { change, files: Vec::new() }).collect();
+        }
+        let last = match (rest.run(), list.first()) {
+            (Some(run), _) => Some(run.clone()),
+            (None, Some(root)) => self.store.runs(root.recipe)?.into_iter().find(|r| r.seq == root.seq),
+            (None, None) => None,
+        };
+        if last.is_some() && last_reasons.is_empty() {
+            last_reasons.push(Reason::NeverBuilt);
+        }
+        let step = rest.step;
+        Ok(Why {
+            node: node.to_owned(),
+            action: step.action,
+            reasons: step.reasons,
+            on: step.on,
+            error: step.error,
+            last,
+            last_reasons,
+        })
+    }
+
+    /// Where a node's current tree can be opened: an absolute path; the view is made or mended first.
+    pub fn path(&self, node: &str, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<PathBuf> {
+        let rest = self.rest_of(node, looking, events, cancel)?;
+        let not_built = |why: String| FrontError::NotBuilt { node: node.to_owned(), why };
+        let Some(run) = rest.run() else {
+            let reasons: Vec<String> = rest.step.reasons.iter().map(ToString::to_string).collect();
+            let why = if !reasons.is_empty() {
+                reasons.join("; ")
+            } else if let Some(e) = rest.step.error {
+                e
+            } else {
+                format!("it waits for {}", rest.step.on.join(", "))
+            };
+            return Err(not_built(why));
+        };
+        let (id, tree) = self.tree_of(run).map_err(FrontError::from)?;
+        Ok(self.store.view(id, &tree)?)
+    }
+
+    fn tree_of(&self, run: &RunRecord) -> std::result::Result<(TreeId, Tree), StoreError> {
+        let damaged = |what: String| StoreError::Damaged { path: self.store.dir().join("trees"), what };
+        let id = run.tree().ok_or_else(|| damaged("was asked for a failed run".to_owned()))?;
+        let tree = self.store.tree(id)?.ok_or_else(|| damaged(format!("lacks the listing of {id}")))?;
+        Ok((id, tree))
+    }
+
+    /// Everything known of a node, or of a recipe, tree or blob by its id.
+    pub fn show(&self, name: &str, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<Shown> {
+        if name.starts_with("b3:") {
+            return self.show_id(name);
+        }
+        let rest = self.rest_of(name, looking, events, cancel)?;
+        let mut shown = match rest.recipe {
+            Some(recipe) => self.show_recipe(name, recipe)?,
+            None => Shown {
+                name: name.to_owned(),
+                what: "node",
+                recipe: None,
+                recipe_text: None,
+                runs: Vec::new(),
+                tree: None,
+                listing: None,
+                path: None,
+            },
+        };
+        shown.what = "node";
+        if let Some(run) = rest.run() {
+            let (id, tree) = self.tree_of(run).map_err(FrontError::from)?;
+            shown.tree = Some(id);
+            shown.listing = Some(tree.to_text());
+            shown.path = Some(self.store.view_path(id)).filter(|p| p.is_dir());
+        }
+        Ok(shown)
+    }
+
+    fn show_recipe(&self, name: &str, recipe: RecipeId) -> Result<Shown> {
+        Ok(Shown {
+            name: name.to_owned(),
+            what: "recipe",
+            recipe: Some(recipe),
+            recipe_text: self.store.recipe(recipe)?,
+            runs: self.store.runs(recipe)?,
+            tree: None,
+            listing: None,
+            path: None,
+        })
+    }
+
+    fn show_id(&self, text: &str) -> Result<Shown> {
+        let hits = self.store.find_ids(text.trim_start_matches("b3:"))?;
+        let (what, digest) = match hits.as_slice() {
+            [] => {
+                let what = format!("nothing in the store has an id that begins with {text}");
+                return Err(FrontError::Argument {
+                    what,
+                    hint: Some("`graftwerk status --json` lists ids".to_owned()),
+                });
+            }
+            [one] => *one,
+            many => {
+                let list: Vec<String> = many.iter().map(|(w, d)| format!("{w} {d}")).collect();
+                let what = format!("{text} is the beginning of several ids: {}", list.join(", "));
+                return Err(FrontError::Argument { what, hint: Some("give more digits".to_owned()) });
+            }
+        };
+        let blank = Shown {
+            name: digest.to_string(),
+            what,
+            recipe: None,
+            recipe_text: None,
+            runs: Vec::new(),
+            tree: None,
+            listing: None,
+            path: None,
+        };
+        Ok(match what {
+            "recipe" => self.show_recipe(text, RecipeId(digest))?,
+            "tree" => {
+                let id = TreeId(digest);
+                let listing = self.store.tree(id)?.map(|t| t.to_text());
+                let path = Some(self.store.view_path(id)).filter(|p| p.is_dir());
+                Shown { tree: Some(id), listing, path, ..blank }
+            }
+            _ => {
+                let path = self.store.presence(BlobId(digest), false)?.path().map(PathBuf::from);
+                Shown { path, ..blank }
+            }
+        })
+    }
+
+    /// The log of a node's last attempt.
+    pub fn log(&self, node: &str, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<LogText> {
+        let rest = self.rest_of(node, looking, events, cancel)?;
+        let mut runs = match rest.recipe {
+            Some(recipe) => self.store.runs(recipe)?,
+            None => Vec::new(),
+        };
+        if runs.is_empty()
+            && let Some(root) = self.roots()?.newest(node)
+        {
+            runs = self.store.runs(root.recipe)?;
+        }
+        let Some(run) = runs.pop() else {
+            return Err(FrontError::NotBuilt { node: node.to_owned(), why: "it was never attempted".to_owned() });
+        };
+        let log = match &run.log {
+            Some(name) => fsx::read_optional(&self.store.log_path(name)).map_err(StoreError::from)?,
+            None => None,
+        };
+        Ok(LogText { node: node.to_owned(), run, log: log.map(|b| String::from_utf8_lossy(&b).into_owned()) })
+    }
+
+    /// Looks at the named sources, or all, byte by byte, and writes what they are into graph.lock.
+    pub fn update(&self, names: &[String], events: &Events, cancel: &Arc<AtomicBool>) -> Result<UpdateReport> {
+        for n in names {
+            if self.graph.source(n).is_none() {
+                let near = crate::near::did_you_mean(n, self.graph.sources.keys().map(crate::graph::Name::as_str));
+                let what = format!("there is no source {}", crate::canon::quote(n.as_bytes()));
+                return Err(FrontError::Argument { what, hint: near });
+            }
+        }
+        let wanted = |n: &&crate::graph::Name| names.is_empty() || names.iter().any(|x| x == n.as_str());
+        let sources = self.scan(self.graph.sources.keys().filter(wanted), true, events, cancel)?;
+        if let Some(e) = sources.errors.into_iter().next() {
+            return Err(e.into());
+        }
+        let report = sources
+            .locked
+            .iter()
+            .map(|(name, now)| UpdatedSource {
+                source: name.to_string(),
+                old: self.lock.sources.get(name).map(|l| l.tree.to_string()),
+                new: now.tree.to_string(),
+            })
+            .collect();
+        let sources = super::Sources { states: sources.states, locked: sources.locked, errors: Vec::new() };
+        let written = self.write_lock(&sources)?;
+        self.store.flush_index();
+        Ok(UpdateReport { sources: report, written })
+    }
+
+    /// Pins a node's current recipe to one of its realisations: the given tree, else the one in use. With `remove`
+    /// the pin goes.
+    pub fn pin(
+        &self,
+        node: &str,
+        tree: Option<&str>,
+        remove: bool,
+        looking: Looking,
+        events: &Events,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<PinReport> {
+        let rest = self.rest_of(node, looking, events, cancel)?;
+        let Some(recipe) = rest.recipe else {
+            return Err(FrontError::NotBuilt { node: node.to_owned(), why: "its inputs are not known".to_owned() });
+        };
+        let mut pins = self.lock.pins.clone();
+        let tree = if remove {
+            pins.remove(&recipe);
+            None
+        } else {
+            let trees: Vec<TreeId> = self.store.runs(recipe)?.iter().filter_map(RunRecord::tree).collect();
+            let chosen = match tree {
+                Some(text) => trees.iter().find(|t| t.to_string().starts_with(text)).copied(),
+                None => rest.run().and_then(RunRecord::tree),
+            };
+            let Some(chosen) = chosen else {
+                let known: Vec<String> = trees.iter().map(TreeId::short).collect();
+                let what = format!("{node} has no realisation {}", tree.unwrap_or("that could be pinned"));
+                let hint = if known.is_empty() {
+                    format!("`graftwerk build {node}` makes one")
+                } else {
+                    format!("it has {}", known.join(", "))
+                };
+                return Err(FrontError::Argument { what, hint: Some(hint) });
+            };
+            pins.insert(recipe, Pin { tree: chosen, node: node.to_owned() });
+            Some(chosen)
+        };
+        let lock = Lock { sources: self.lock.sources.clone(), pins };
+        lock.write(&self.lock_path).map_err(StoreError::from)?;
+        Ok(PinReport { node: node.to_owned(), recipe, tree })
+    }
+}
+
+impl crate::store::Store {
+    /// Every recipe, tree and blob whose hex digits begin so: its class and digest.
+    pub(crate) fn find_ids(&self, prefix: &str) -> std::result::Result<Vec<(&'static str, Digest)>, StoreError> {
+        let mut hits = Vec::new();
+        if prefix.len() < 4 || !prefix.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Ok(hits);
+        }
+        for (what, folder) in [("recipe", "recipes"), ("tree", "trees"), ("blob", "blobs"), ("blob", "refs")] {
+            let dir = self.dir().join(folder).join(&prefix[..2]);
+            for name in fsx::names(&dir)? {
+                let hex = format!("{}{}", &prefix[..2], name.to_string_lossy().trim_end_matches(".x"));
+                if hex.starts_with(prefix)
+                    && let Ok(d) = Digest::from_hex(&hex)
+                    && !hits.contains(&(what, d))
+                {
+                    hits.push((what, d));
+                }
+            }
+        }
+        Ok(hits)
+    }
+}

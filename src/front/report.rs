@@ -1,0 +1,236 @@
+//! What the commands answer, as data: the shapes of `--json`.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::plan::Reason;
+use crate::plan::State;
+use crate::plan::machine::NodeReport;
+
+/// One step of a build.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepReport {
+    /// The node.
+    pub node: String,
+    /// Its kind.
+    pub kind: &'static str,
+    /// `fresh`, `built`, `failed`, `skipped` or `blocked`.
+    pub action: &'static str,
+    /// Its recipe, once its inputs were known.
+    pub recipe: Option<String>,
+    /// Its tree, if it has one.
+    pub tree: Option<String>,
+    /// Why it ran.
+    pub reasons: Vec<Reason>,
+    /// How long it took in this build.
+    pub seconds: f64,
+    /// A check's verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<bool>,
+    /// Why it made nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// What `build` answers.
+#[derive(Debug, Clone, Serialize)]
+pub struct BuildReport {
+    /// Every selected node, each behind all that it needs.
+    pub steps: Vec<StepReport>,
+    /// Whether everything that was asked for is there and every check holds.
+    pub ok: bool,
+    /// Sources that could not be taken.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<ErrorReport>,
+    /// Whether the user stopped it.
+    #[serde(skip)]
+    pub interrupted: bool,
+}
+
+/// An error with what to do.
+#[derive(Debug, Clone, Serialize)]
+pub struct ErrorReport {
+    /// What is wrong, and where.
+    pub error: String,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// One step of a plan.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlanStep {
+    /// The node.
+    pub node: String,
+    /// Its kind.
+    pub kind: &'static str,
+    /// `fresh`, `run`, `await` or `blocked`.
+    pub action: &'static str,
+    /// Why it runs.
+    pub reasons: Vec<Reason>,
+    /// What it waits for, or is blocked by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub on: Vec<String>,
+    /// Its recipe, where its inputs are known.
+    pub recipe: Option<String>,
+    /// Why it can't run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// What `plan` answers.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlanReport {
+    /// Every selected node, each behind all that it needs.
+    pub steps: Vec<PlanStep>,
+    /// Sources that can't be taken.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<ErrorReport>,
+}
+
+/// A node, as it stands.
+#[derive(Debug, Clone, Serialize)]
+pub struct NodeStatus {
+    /// The node.
+    pub node: String,
+    /// Its kind.
+    pub kind: &'static str,
+    /// `fresh`, `stale`, `await`, `blocked` or `failed`.
+    pub state: &'static str,
+    /// Its recipe, where its inputs are known.
+    pub recipe: Option<String>,
+    /// Its tree.
+    pub tree: Option<String>,
+    /// Where that can be opened.
+    pub path: Option<PathBuf>,
+}
+
+/// What `status` answers.
+#[derive(Debug, Clone, Serialize)]
+pub struct StatusReport {
+    /// Every node, each behind all that it needs.
+    pub nodes: Vec<NodeStatus>,
+    /// Sources that can't be taken.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<ErrorReport>,
+}
+
+/// What `update` answers.
+#[derive(Debug, Clone, Serialize)]
+pub struct UpdateReport {
+    /// The sources that were looked at.
+    pub sources: Vec<UpdatedSource>,
+    /// Whether graph.lock was rewritten.
+    pub written: bool,
+}
+
+/// A source after `update`.
+#[derive(Debug, Clone, Serialize)]
+pub struct UpdatedSource {
+    /// Its name.
+    pub source: String,
+    /// What the lock had.
+    pub old: Option<String>,
+    /// What it has now.
+    pub new: String,
+}
+
+impl StepReport {
+    pub(super) fn of(n: &NodeReport<'_>, seconds: f64) -> Self {
+        let mut r = StepReport {
+            node: n.spec.name.to_string(),
+            kind: n.spec.kind.name(),
+            action: "skipped",
+            recipe: n.recipe.map(|r| r.id.to_string()),
+            tree: None,
+            reasons: Vec::new(),
+            seconds,
+            verdict: None,
+            error: None,
+            hint: None,
+        };
+        match n.state {
+            State::Known(run) => {
+                r.action = "fresh";
+                r.tree = run.tree().map(|t| t.to_string());
+                r.verdict = run.verdict();
+            }
+            State::Present { run, built } => {
+                r.action = if *built { "built" } else { "fresh" };
+                r.tree = run.tree().map(|t| t.to_string());
+                r.verdict = run.verdict();
+                if *built {
+                    r.reasons = n.reasons.to_vec();
+                }
+            }
+            State::Failed { error, hint } => {
+                r.action = "failed";
+                r.error = Some(error.clone());
+                r.hint.clone_from(hint);
+                r.reasons = n.reasons.to_vec();
+            }
+            State::Skipped { because } => r.error = Some(format!("{because} made nothing")),
+            State::Blocked { by } => {
+                r.action = "blocked";
+                let names: Vec<&str> = by.iter().map(crate::graph::Name::as_str).collect();
+                r.error = Some(format!("the gate {} did not pass", names.join(", ")));
+            }
+            State::Waiting | State::Needed | State::Ready | State::Running => {
+                r.error = Some("not started".to_owned());
+                r.reasons = n.reasons.to_vec();
+            }
+        }
+        // A check that does not hold is a good run with a bad answer.
+        if r.verdict == Some(false) {
+            r.action = "failed";
+        }
+        r
+    }
+}
+
+impl PlanStep {
+    pub(super) fn of(n: &NodeReport<'_>) -> Self {
+        let mut p = PlanStep {
+            node: n.spec.name.to_string(),
+            kind: n.spec.kind.name(),
+            action: "fresh",
+            reasons: Vec::new(),
+            on: Vec::new(),
+            recipe: n.recipe.map(|r| r.id.to_string()),
+            error: None,
+            hint: None,
+        };
+        match n.state {
+            State::Known(_) | State::Present { .. } => {}
+            State::Needed | State::Ready | State::Running => {
+                p.action = "run";
+                p.reasons = n.reasons.to_vec();
+            }
+            State::Waiting => {
+                p.action = "await";
+                p.on = n.awaits.iter().map(ToString::to_string).collect();
+            }
+            State::Blocked { by } => {
+                p.action = "blocked";
+                p.on = by.iter().map(ToString::to_string).collect();
+            }
+            State::Skipped { because } => {
+                p.action = "blocked";
+                p.on = vec![because.clone()];
+            }
+            State::Failed { error, hint } => {
+                p.action = "blocked";
+                p.error = Some(error.clone());
+                p.hint.clone_from(hint);
+            }
+        }
+        p
+    }
+}

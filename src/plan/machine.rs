@@ -1,0 +1,642 @@
+//! The state of every selected node, from its inputs' trees to a realisation or a job.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::digest::{Digest, RecipeId, TreeId};
+use crate::graph::{Graph, Name, NodeSpec, Ref, Selection};
+use crate::kinds::{Action, Input, InputFiles, ProcessStep, StepError};
+use crate::model::recipe::{Class, Ingredients, Recipe, explain};
+use crate::model::run::{Isolation, RunRecord};
+use crate::model::tree::{Entry, Tree};
+use crate::plan::reason::Reason;
+use crate::store::roots::Roots;
+use crate::store::{Presence, Store, StoreError};
+
+/// Finds the executables of the host that a process step needs. The executor provides it.
+pub trait HostTools: Send + Sync {
+    /// Path inside → digest of every executable, interpreter and library.
+    fn resolve(
+        &self,
+        step: &ProcessStep,
+        inputs: &BTreeMap<String, Input>,
+    ) -> Result<BTreeMap<String, Digest>, StepError>;
+}
+
+/// A source as it was found, or why it can't be used.
+pub type SourceState = Result<(TreeId, Arc<Tree>), String>;
+
+/// What the machine works from.
+pub struct Setting<'a> {
+    /// The graph.
+    pub graph: &'a Graph,
+    /// What of it is asked for.
+    pub selection: &'a Selection,
+    /// The store.
+    pub store: Arc<Store>,
+    /// The selected sources.
+    pub sources: BTreeMap<Name, SourceState>,
+    /// What was built last time.
+    pub roots: &'a Roots,
+    /// Pinned realisations.
+    pub pins: &'a BTreeMap<RecipeId, TreeId>,
+    /// The host's executables.
+    pub tools: &'a dyn HostTools,
+    /// Whether realisations of process steps without isolation count.
+    pub unsandboxed: bool,
+}
+
+/// Where a node stands.
+#[derive(Debug, Clone, PartialEq)]
+pub enum State {
+    /// For inputs or gates.
+    Waiting,
+    /// Its realisation is known; nobody asked for its bytes.
+    Known(RunRecord),
+    /// Its realisation is known and all bytes are there. `built` says whether this build made it.
+    Present {
+        /// The run that made it.
+        run: RunRecord,
+        /// Whether that was now.
+        built: bool,
+    },
+    /// It must run, and waits for its inputs' bytes or for its gates.
+    Needed,
+    /// It can run now.
+    Ready,
+    /// It runs.
+    Running,
+    /// It made nothing.
+    Failed {
+        /// Why.
+        error: String,
+        /// What to do.
+        hint: Option<String>,
+    },
+    /// Something above it made nothing.
+    Skipped {
+        /// What.
+        because: String,
+    },
+    /// A gate did not pass.
+    Blocked {
+        /// The gates.
+        by: Vec<Name>,
+    },
+}
+
+/// A step that is ready to run.
+#[derive(Clone)]
+pub struct Job {
+    /// The node's number in the machine.
+    pub id: usize,
+    /// Its name, for people.
+    pub node: Name,
+    /// The node.
+    pub spec: NodeSpec,
+    /// What it is keyed by.
+    pub recipe: Recipe,
+    /// Its inputs.
+    pub inputs: BTreeMap<String, Input>,
+    /// How it is run.
+    pub action: Action,
+    /// The least isolation with which a realisation counts.
+    pub at_least: Isolation,
+    /// Why it runs.
+    pub reasons: Vec<Reason>,
+    /// The pinned realisation, if there is one.
+    pub pinned: Option<TreeId>,
+}
+
+struct Node {
+    spec: NodeSpec,
+    goal: bool,
+    wants_bytes: bool,
+    state: State,
+    // The inputs' trees for which `prepared` was made.
+    prepared_for: Option<Vec<TreeId>>,
+    prepared: Option<Prepared>,
+    reasons: Vec<Reason>,
+    // The realisation's tree, where it is known and its bytes are being made again.
+    known: Option<TreeId>,
+    above: Vec<usize>,
+    gates: Vec<usize>,
+    below: Vec<usize>,
+}
+
+#[derive(Clone)]
+struct Prepared {
+    recipe: Recipe,
+    ingredients: Ingredients,
+    inputs: BTreeMap<String, Input>,
+    action: Action,
+    at_least: Isolation,
+}
+
+/// The state of a build.
+pub struct Machine<'a> {
+    setting: Setting<'a>,
+    nodes: Vec<Node>,
+    by_name: HashMap<Name, usize>,
+    todo: VecDeque<usize>,
+    ready: VecDeque<usize>,
+    trees: HashMap<TreeId, Arc<Tree>>,
+    filtered: HashMap<(TreeId, Vec<String>), (TreeId, Arc<Tree>)>,
+}
+
+type Outcome<T> = Result<T, StoreError>;
+
+impl<'a> Machine<'a> {
+    /// Sets up the selected nodes and settles all that can be without running anything.
+    pub fn new(setting: Setting<'a>) -> Outcome<Self> {
+        let mut nodes: Vec<Node> = Vec::new();
+        let mut by_name = HashMap::new();
+        for spec in setting.selection.in_order(setting.graph) {
+            let id = nodes.len();
+            let numbers = |names: &mut dyn Iterator<Item = &Name>| -> Vec<usize> {
+                let mut v: Vec<usize> = names.filter_map(|n| by_name.get(n).copied()).collect();
+                v.sort_unstable();
+                v.dedup();
+                v
+            };
+            let mut inputs = spec.inputs.values().filter_map(|i| match &i.from {
+                Ref::Node(n) => Some(n),
+                Ref::Source(_) => None,
+            });
+            let above = numbers(&mut inputs);
+            let gates = numbers(&mut spec.gates.iter());
+            for a in above.iter().chain(&gates) {
+                if let Some(n) = nodes.get_mut(*a) {
+                    n.below.push(id);
+                }
+            }
+            let goal = setting.selection.goals.contains(&spec.name);
+            by_name.insert(spec.name.clone(), id);
+            nodes.push(Node {
+                spec: spec.clone(),
+                goal,
+                wants_bytes: goal,
+                state: State::Waiting,
+                prepared_for: None,
+                prepared: None,
+                reasons: Vec::new(),
+                known: None,
+                above,
+                gates,
+                below: Vec::new(),
+            });
+        }
+        let todo = (0..nodes.len()).collect();
+        let (trees, filtered) = (HashMap::new(), HashMap::new());
+        let mut machine = Self { setting, nodes, by_name, todo, ready: VecDeque::new(), trees, filtered };
+        machine.pump()?;
+        Ok(machine)
+    }
+
+    /// The next step that can run; it counts as running from now on.
+    pub fn next_job(&mut self) -> Option<Job> {
+        let id = self.ready.pop_front()?;
+        let node = self.nodes.get_mut(id)?;
+        let p = node.prepared.clone()?;
+        node.state = State::Running;
+        Some(Job {
+            id,
+            node: node.spec.name.clone(),
+            spec: node.spec.clone(),
+            pinned: self.setting.pins.get(&p.recipe.id).copied(),
+            recipe: p.recipe,
+            inputs: p.inputs,
+            action: p.action,
+            at_least: p.at_least,
+            reasons: node.reasons.clone(),
+        })
+    }
+
+    /// Gives a job back that can't start yet; it is offered again.
+    pub fn put_back(&mut self, id: usize) {
+        if let Some(n) = self.nodes.get_mut(id) {
+            n.state = State::Ready;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Tells how a job ended well; `built` is false where another process or step had made it meanwhile.
+    pub fn succeeded(&mut self, id: usize, run: RunRecord, built: bool) -> Outcome<()> {
+        self.enter(id, State::Present { run, built });
+        self.pump()
+    }
+
+    /// Tells that a job made nothing.
+    pub fn failed(&mut self, id: usize, error: String, hint: Option<String>) -> Outcome<()> {
+        self.enter(id, State::Failed { error, hint });
+        self.pump()
+    }
+
+    /// Every selected node: its spec, state, recipe, reasons.
+    pub fn report(&self) -> impl Iterator<Item = NodeReport<'_>> {
+        self.nodes.iter().map(|n| NodeReport {
+            spec: &n.spec,
+            goal: n.goal,
+            state: &n.state,
+            recipe: n.prepared.as_ref().map(|p| &p.recipe),
+            reasons: &n.reasons,
+            awaits: self.awaits(n),
+        })
+    }
+
+    fn awaits(&self, node: &Node) -> Vec<Name> {
+        let open = |id: &&usize| self.nodes.get(**id).is_some_and(|n| self.tree_of(n).is_none());
+        node.above.iter().chain(&node.gates).filter(open).map(|id| self.nodes[*id].spec.name.clone()).collect()
+    }
+
+    fn enter(&mut self, id: usize, state: State) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        if node.state != state {
+            node.state = state;
+            self.todo.extend(node.below.iter().copied());
+        }
+    }
+
+    fn pump(&mut self) -> Outcome<()> {
+        while let Some(id) = self.todo.pop_front() {
+            self.settle(id)?;
+        }
+        Ok(())
+    }
+
+    // The tree that those below take: of a realisation that is known, also while it is made again.
+    fn tree_of(&self, node: &Node) -> Option<TreeId> {
+        match &node.state {
+            State::Known(run) | State::Present { run, .. } => run.tree(),
+            State::Needed | State::Ready | State::Running => node.known,
+            _ => None,
+        }
+    }
+
+    fn settle(&mut self, id: usize) -> Outcome<()> {
+        let node = &self.nodes[id];
+        if matches!(node.state, State::Running | State::Ready | State::Failed { .. }) {
+            return Ok(());
+        }
+        if let Some(because) = self.broken_above(id) {
+            self.enter(id, State::Skipped { because });
+            return Ok(());
+        }
+        let Some(inputs) = self.input_trees(id) else { return Ok(()) };
+        match self.gates(id) {
+            Gates::Failed(by) => {
+                self.prepare_or_fail(id, inputs)?;
+                self.enter(id, State::Blocked { by });
+                return Ok(());
+            }
+            Gates::Open => {
+                self.prepare_or_fail(id, inputs)?;
+                return Ok(());
+            }
+            Gates::Passed => {}
+        }
+        if self.prepare_or_fail(id, inputs)? {
+            self.look_up(id)?;
+        }
+        Ok(())
+    }
+
+    fn broken_above(&self, id: usize) -> Option<String> {
+        let node = &self.nodes[id];
+        for input in node.spec.inputs.values() {
+            match &input.from {
+                Ref::Source(s) if !matches!(self.setting.sources.get(s), Some(Ok(_))) => return Some(s.to_string()),
+                Ref::Node(n) => {
+                    let above = self.by_name.get(n).and_then(|i| self.nodes.get(*i))?;
+                    if matches!(above.state, State::Failed { .. } | State::Skipped { .. } | State::Blocked { .. }) {
+                        return Some(n.to_string());
+                    }
+                }
+                Ref::Source(_) => {}
+            }
+        }
+        None
+    }
+
+    fn input_trees(&self, id: usize) -> Option<Vec<TreeId>> {
+        let node = &self.nodes[id];
+        node.spec
+            .inputs
+            .values()
+            .map(|i| match &i.from {
+                Ref::Source(s) => self.setting.sources.get(s)?.as_ref().ok().map(|(t, _)| *t),
+                Ref::Node(n) => self.tree_of(self.nodes.get(*self.by_name.get(n)?)?),
+            })
+            .collect()
+    }
+
+    fn gates(&self, id: usize) -> Gates {
+        let mut failed = Vec::new();
+        let mut open = false;
+        for g in &self.nodes[id].gates {
+            let gate = &self.nodes[*g];
+            match &gate.state {
+                State::Known(run) | State::Present { run, .. } if run.verdict() == Some(false) => {
+                    failed.push(gate.spec.name.clone());
+                }
+                State::Known(_) | State::Present { .. } => {}
+                State::Failed { .. } | State::Skipped { .. } | State::Blocked { .. } => {
+                    failed.push(gate.spec.name.clone());
+                }
+                State::Waiting | State::Needed | State::Ready | State::Running => open = true,
+            }
+        }
+        if !failed.is_empty() {
+            Gates::Failed(failed)
+        } else if open {
+            Gates::Open
+        } else {
+            Gates::Passed
+        }
+    }
+
+    // Makes the recipe for these input trees, unless it is there. False where that failed, which is then the node's state.
+    fn prepare_or_fail(&mut self, id: usize, trees: Vec<TreeId>) -> Outcome<bool> {
+        if self.nodes[id].prepared_for.as_ref() == Some(&trees) {
+            return Ok(true);
+        }
+        let prepared = match self.prepare(id, &trees) {
+            Ok(p) => p,
+            Err(PrepareError::Store(e)) => return Err(e),
+            Err(PrepareError::Step(e, hint)) => {
+                self.enter(id, State::Failed { error: e, hint });
+                return Ok(false);
+            }
+        };
+        let node = &mut self.nodes[id];
+        node.prepared = Some(prepared);
+        node.known = None;
+        node.prepared_for = Some(trees);
+        Ok(true)
+    }
+
+    fn prepare(&mut self, id: usize, trees: &[TreeId]) -> Result<Prepared, PrepareError> {
+        let spec = self.nodes[id].spec.clone();
+        let mut inputs = BTreeMap::new();
+        let mut ingredients = Ingredients {
+            kind: spec.kind.name().to_owned(),
+            revision: spec.kind.revision(),
+            platform: spec.platform.clone(),
+            params: hashed_params(&spec),
+            ..Ingredients::default()
+        };
+        for ((alias, input), whole) in spec.inputs.iter().zip(trees) {
+            let (tree_id, tree) = self.input_tree(alias, input, *whole)?;
+            let single_file = match &input.from {
+                Ref::Source(s) => self.setting.graph.source(s.as_str()).is_some_and(|s| !s.kind.is_folder()),
+                Ref::Node(_) => false,
+            };
+            ingredients.inputs.insert(alias.clone(), tree_id);
+            if let Some(at) = &input.at {
+                ingredients.at.insert(alias.clone(), at.clone());
+            }
+            let files: Arc<dyn InputFiles> = Arc::<Store>::clone(&self.setting.store);
+            let input = Input { alias: alias.clone(), tree, files, single_file, at: input.at.clone() };
+            inputs.insert(alias.clone(), input);
+        }
+        let action = spec.kind.action(&spec.params, &inputs).map_err(step_error)?;
+        let at_least = match &action {
+            Action::Builtin => Isolation::Builtin,
+            Action::Process(p) => {
+                ingredients.tools = self.setting.tools.resolve(p, &inputs).map_err(step_error)?;
+                if self.setting.unsandboxed { Isolation::None } else { Isolation::Namespaces }
+            }
+        };
+        Ok(Prepared { recipe: ingredients.recipe(), ingredients, inputs, action, at_least })
+    }
+
+    fn input_tree(
+        &mut self,
+        alias: &str,
+        input: &crate::graph::InputSpec,
+        whole: TreeId,
+    ) -> Result<(TreeId, Arc<Tree>), PrepareError> {
+        let Some(uses) = &input.uses else { return Ok((whole, self.tree(whole)?)) };
+        let key = (whole, uses.clone());
+        if let Some(found) = self.filtered.get(&key) {
+            return Ok(found.clone());
+        }
+        let tree = self.tree(whole)?;
+        let Some(filter) = input.filter() else { return Ok((whole, tree)) };
+        let kept = filter
+            .apply(&tree)
+            .map_err(|e| PrepareError::Step(format!("inputs.{alias}: {e} in {}", input.from.name()), Some(e.hint())))?;
+        // Kept, so that `why` can say which of its files changed.
+        let id = self.setting.store.put_tree(&kept)?;
+        let found = (id, Arc::new(kept));
+        self.filtered.insert(key, found.clone());
+        Ok(found)
+    }
+
+    fn tree(&mut self, id: TreeId) -> Outcome<Arc<Tree>> {
+        if let Some(t) = self.trees.get(&id) {
+            return Ok(Arc::clone(t));
+        }
+        let tree = self.setting.store.tree(id)?.ok_or_else(|| StoreError::Damaged {
+            path: self.setting.store.dir().join("trees"),
+            what: format!("lacks the listing of {id}, which a run names"),
+        })?;
+        let tree = Arc::new(tree);
+        self.trees.insert(id, Arc::clone(&tree));
+        Ok(tree)
+    }
+
+    // With the recipe at hand: is there a realisation, are its bytes wanted and there, else can it run?
+    fn look_up(&mut self, id: usize) -> Outcome<()> {
+        let Some(p) = self.nodes[id].prepared.clone() else { return Ok(()) };
+        let pin = self.setting.pins.get(&p.recipe.id).copied();
+        let found = self.setting.store.realisation(p.recipe.id, p.at_least, pin)?;
+        let mut missing = Vec::new();
+        if let Some(run) = &found {
+            if let Err(e) = self.nodes[id].spec.kind.still_holds(&self.nodes[id].spec.params, &run.facts) {
+                let PrepareError::Step(error, hint) = step_error(e) else { return Ok(()) };
+                self.enter(id, State::Failed { error, hint });
+                return Ok(());
+            }
+            self.nodes[id].known = run.tree();
+            if let State::Present { run: now, .. } = &self.nodes[id].state
+                && now.recipe == run.recipe
+            {
+                return Ok(());
+            }
+            if !self.nodes[id].wants_bytes {
+                self.enter(id, State::Known(run.clone()));
+                return Ok(());
+            }
+            if let Some(tree_id) = run.tree() {
+                missing = match self.setting.store.tree(tree_id)? {
+                    Some(tree) => self.missing(&tree, self.nodes[id].spec.kind.closed())?,
+                    None => vec!["its listing".to_owned()],
+                };
+            }
+            if missing.is_empty() {
+                self.enter(id, State::Present { run: run.clone(), built: false });
+                return Ok(());
+            }
+        }
+        self.nodes[id].reasons = self.reasons(id, &p, missing, pin, found.is_some())?;
+        let mut all_present = true;
+        for a in self.nodes[id].above.clone() {
+            let above = &mut self.nodes[a];
+            if !matches!(above.state, State::Present { .. }) {
+                all_present = false;
+                if !above.wants_bytes {
+                    above.wants_bytes = true;
+                    self.todo.push_back(a);
+                }
+            }
+        }
+        if all_present {
+            self.nodes[id].state = State::Ready;
+            self.ready.push_back(id);
+        } else {
+            self.enter(id, State::Needed);
+        }
+        Ok(())
+    }
+
+    fn missing(&self, tree: &Tree, closed: bool) -> Outcome<Vec<String>> {
+        let store = &self.setting.store;
+        let mut missing: Vec<String> = store.absent(tree)?.iter().map(ToString::to_string).collect();
+        if closed && missing.is_empty() {
+            for (path, blob, _, exec) in tree.files() {
+                if !matches!(store.presence(blob, exec)?, Presence::Stored(_)) {
+                    missing.push(path.to_string());
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    fn reasons(
+        &self,
+        id: usize,
+        p: &Prepared,
+        missing: Vec<String>,
+        pin: Option<TreeId>,
+        found: bool,
+    ) -> Outcome<Vec<Reason>> {
+        let store = &self.setting.store;
+        let mut reasons = Vec::new();
+        if !missing.is_empty() {
+            reasons.push(Reason::OutputMissing { paths: missing });
+            return Ok(reasons);
+        }
+        let runs = store.runs(p.recipe.id)?;
+        if let (Some(pin), false) = (pin, found)
+            && runs.iter().any(|r| r.tree().is_some())
+        {
+            reasons.push(Reason::PinMissing { tree: pin.to_string() });
+            return Ok(reasons);
+        }
+        if let Some(weaker) = runs.iter().find(|r| r.tree().is_some()) {
+            reasons.push(Reason::WeakerIsolation { had: weaker.isolation.to_string() });
+            return Ok(reasons);
+        }
+        let before = self.setting.roots.newest(self.nodes[id].spec.name.as_str());
+        if let Some(root) = before
+            && root.recipe != p.recipe.id
+            && let Some(old) = store.recipe(root.recipe)?
+        {
+            let changes = explain(&old, &p.ingredients).map_err(|e| StoreError::Damaged {
+                path: store.dir().join("recipes"),
+                what: format!("has {} in no readable form: {e}", root.recipe),
+            })?;
+            for change in changes {
+                let files = if change.field.class == Class::Input { self.file_changes(&change)? } else { Vec::new() };
+                reasons.push(Reason::Changed { change, files });
+            }
+        }
+        if let Some(last) = runs.last()
+            && let crate::model::run::Outcome::Failure { error } = &last.outcome
+        {
+            reasons.push(Reason::LastFailed { error: error.clone() });
+        }
+        if reasons.is_empty() {
+            reasons.push(Reason::NeverBuilt);
+        }
+        Ok(reasons)
+    }
+
+    fn file_changes(&self, change: &crate::model::recipe::Change) -> Outcome<Vec<String>> {
+        let load = |text: &Option<String>| -> Outcome<Option<Tree>> {
+            let id = text.as_deref().and_then(|t| t.strip_prefix("tree ")).and_then(|t| t.parse::<TreeId>().ok());
+            match id {
+                Some(id) => self.setting.store.tree(id),
+                None => Ok(None),
+            }
+        };
+        let (Some(old), Some(new)) = (load(&change.old)?, load(&change.new)?) else { return Ok(Vec::new()) };
+        Ok(tree_changes(&old, &new))
+    }
+}
+
+/// The paths in which two trees differ: `+` added, `-` removed, `~` changed.
+pub fn tree_changes(old: &Tree, new: &Tree) -> Vec<String> {
+    let mut list = Vec::new();
+    for (path, entry) in new.iter() {
+        match old.get(path) {
+            None => list.push(format!("+{path}")),
+            Some(before) if before != entry => {
+                let mode_only =
+                    matches!((before, entry), (Entry::File { blob: a, .. }, Entry::File { blob: b, .. }) if a == b);
+                list.push(if mode_only { format!("~{path} (executable bit)") } else { format!("~{path}") });
+            }
+            Some(_) => {}
+        }
+    }
+    list.extend(old.iter().filter(|(p, _)| new.get(p).is_none()).map(|(p, _)| format!("-{p}")));
+    list
+}
+
+/// A node of the machine, to be reported.
+pub struct NodeReport<'m> {
+    /// The node.
+    pub spec: &'m NodeSpec,
+    /// Whether it was asked for.
+    pub goal: bool,
+    /// Where it stands.
+    pub state: &'m State,
+    /// Its recipe, once its inputs are known.
+    pub recipe: Option<&'m Recipe>,
+    /// Why it runs or ran.
+    pub reasons: &'m [Reason],
+    /// The nodes whose result it waits for.
+    pub awaits: Vec<Name>,
+}
+
+enum Gates {
+    Passed,
+    Open,
+    Failed(Vec<Name>),
+}
+
+enum PrepareError {
+    Store(StoreError),
+    Step(String, Option<String>),
+}
+
+impl From<StoreError> for PrepareError {
+    fn from(e: StoreError) -> Self {
+        PrepareError::Store(e)
+    }
+}
+
+fn step_error(e: StepError) -> PrepareError {
+    let hint = match &e {
+        StepError::Invalid { hint, .. } => hint.clone(),
+        _ => None,
+    };
+    PrepareError::Step(e.to_string(), hint)
+}
+
+// Assertions stay out: they can't change the output.
+fn hashed_params(spec: &NodeSpec) -> crate::kinds::Params {
+    let asserted: Vec<&str> = spec.kind.keys().iter().filter(|k| !k.hashed).map(|k| k.name).collect();
+    spec.params.iter().filter(|(k, _)| !asserted.contains(&k.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect()
+}

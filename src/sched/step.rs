@@ -1,0 +1,347 @@
+//! One step, from the lock of its recipe to the record of its run.
+//!
+//! 1. Take the recipe's lock; whoever held it may have made the tree: look again.
+//! 2. An empty scratch folder. A builtin runs here, a process in the executor.
+//! 3. Everything that it read must still be what was hashed.
+//! 4. Publish: hash, move in, make durable. Then, and only then, record the run.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::fsx::lock::host_name;
+use crate::kinds::{Action, Input, Output, ProcessStep, Progress, Report, Step, StepError};
+use crate::model::run::{Isolation, Outcome, RunRecord};
+use crate::plan::Job;
+use crate::sched::event::{End, Event, Events};
+use crate::store::{Store, StoreError, collect};
+
+/// What a step runs in.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) store: Arc<Store>,
+    pub(crate) events: Events,
+    pub(crate) cancel: Arc<AtomicBool>,
+    pub(crate) processes: Arc<dyn super::Processes>,
+    pub(crate) keep_failed: bool,
+}
+
+impl Context {
+    pub(crate) fn cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    fn tell(&self, event: Event) {
+        // Nobody may be listening any more; the build goes on.
+        let _ = self.events.send(event);
+    }
+}
+
+/// How a step came out.
+pub(crate) enum StepEnd {
+    Built(RunRecord),
+    Reused(RunRecord),
+    Failed {
+        error: String,
+        hint: Option<String>,
+    },
+    Cancelled,
+    /// The store itself is damaged: nothing more is started.
+    Broken(StoreError),
+}
+
+struct NodeProgress<'a> {
+    context: &'a Context,
+    node: &'a str,
+    log: std::sync::Mutex<String>,
+}
+
+impl Progress for NodeProgress<'_> {
+    fn bytes(&self, done: u64, total: u64) {
+        self.context.tell(Event::Progress { node: self.node.to_owned(), done, total });
+    }
+
+    fn note(&self, line: &str) {
+        if let Ok(mut log) = self.log.lock() {
+            log.push_str(line);
+            log.push('\n');
+        }
+        self.context.tell(Event::Line { node: self.node.to_owned(), line: line.to_owned() });
+    }
+
+    fn cancelled(&self) -> bool {
+        self.context.cancelled()
+    }
+}
+
+// Why a step made nothing, with the log's end where it has one.
+struct Failure {
+    error: String,
+    hint: Option<String>,
+    tail: Vec<String>,
+}
+
+enum Stop {
+    Failure(Failure),
+    Cancelled,
+    Broken(StoreError),
+}
+
+impl From<StoreError> for Stop {
+    fn from(e: StoreError) -> Self {
+        match e {
+            StoreError::Cancelled => Stop::Cancelled,
+            e if e.is_damage() => Stop::Broken(e),
+            e => Stop::Failure(Failure { hint: e.hint(), error: e.to_string(), tail: Vec::new() }),
+        }
+    }
+}
+
+impl From<StepError> for Stop {
+    fn from(e: StepError) -> Self {
+        match e {
+            StepError::Cancelled => Stop::Cancelled,
+            StepError::Invalid { what, hint } => Stop::Failure(Failure { error: what, hint, tail: Vec::new() }),
+            StepError::Io { ref source, .. } => {
+                let full = source.raw_os_error() == Some(libc::ENOSPC);
+                let hint = full
+                    .then(|| "make room on that file system, then build again: nothing half-made was kept".to_owned());
+                Stop::Failure(Failure { error: e.to_string(), hint, tail: Vec::new() })
+            }
+        }
+    }
+}
+
+/// What a step made, before it is recorded.
+struct Made {
+    record: RunRecord,
+    written_bytes: u64,
+    notes: Vec<String>,
+}
+
+/// Runs a step to its end. Never panics the build: what goes wrong comes back.
+pub(crate) fn execute(context: &Context, job: &Job) -> StepEnd {
+    let node = job.node.as_str();
+    let kind = job.spec.kind.name();
+    let begun = Instant::now();
+    let finish = |end: End| {
+        context.tell(Event::Finished { node: node.to_owned(), kind, end, seconds: begun.elapsed().as_secs_f64() });
+    };
+    let mut busy = |holder: Option<&crate::fsx::lock::Holder>| {
+        context.tell(Event::Waiting { node: node.to_owned(), holder: holder.cloned() });
+    };
+    let lock = context.store.lock_recipe(job.recipe.id, node, &mut busy, &|| context.cancelled());
+    let _lock = match lock {
+        Ok(Some(l)) => l,
+        Ok(None) => {
+            finish(End::Cancelled);
+            return StepEnd::Cancelled;
+        }
+        Err(e) => return StepEnd::Broken(e),
+    };
+    match made_meanwhile(context, job) {
+        Ok(Some(run)) => {
+            finish(End::Reused);
+            return StepEnd::Reused(run);
+        }
+        Ok(None) => {}
+        Err(e) => return StepEnd::Broken(e),
+    }
+    context.tell(Event::Started { node: node.to_owned(), kind, reasons: job.reasons.clone() });
+    let log_name = format!("{}-{}.log", &job.recipe.id.hex()[..16], crate::fsx::stat::now_ns());
+    let log_path = context.store.log_path(&log_name);
+    let started = jiff::Timestamp::now().to_string();
+    let progress = NodeProgress { context, node, log: std::sync::Mutex::default() };
+    let attempt = attempt(context, job, &progress, &log_path, &started, begun);
+    let log = write_log(&progress, &log_path).then_some(log_name);
+    match attempt {
+        Ok(mut made) => {
+            made.record.log = log;
+            made.record.seconds = begun.elapsed().as_secs_f64();
+            let verdict = made.record.verdict();
+            match context.store.record(made.record) {
+                Ok(run) => {
+                    finish(End::Built { written_bytes: made.written_bytes, verdict, notes: made.notes });
+                    StepEnd::Built(run)
+                }
+                Err(e) => fail(context, &finish, Stop::from(e), None),
+            }
+        }
+        Err(Stop::Failure(f)) => {
+            let outcome = Outcome::Failure { error: f.error.clone() };
+            let mut record = blank_record(job, outcome, Isolation::None, &started, begun);
+            record.isolation = job.at_least;
+            let shown = log.as_ref().map(|_| log_path.clone());
+            record.log = log;
+            // A failure that can't be recorded (a full disk) is still told.
+            let _ = context.store.put_recipe(&job.recipe).and_then(|()| context.store.record(record));
+            fail(context, &finish, Stop::Failure(f), shown)
+        }
+        Err(stop) => fail(context, &finish, stop, None),
+    }
+}
+
+fn fail(_context: &Context, finish: &dyn Fn(End), stop: Stop, log: Option<PathBuf>) -> StepEnd {
+    match stop {
+        Stop::Cancelled => {
+            finish(End::Cancelled);
+            StepEnd::Cancelled
+        }
+        Stop::Broken(e) => StepEnd::Broken(e),
+        Stop::Failure(f) => {
+            finish(End::Failed { error: f.error.clone(), hint: f.hint.clone(), tail: f.tail, log });
+            StepEnd::Failed { error: f.error, hint: f.hint }
+        }
+    }
+}
+
+// Another process may have held the lock because it was building this very recipe.
+fn made_meanwhile(context: &Context, job: &Job) -> Result<Option<RunRecord>, StoreError> {
+    let Some(run) = context.store.realisation(job.recipe.id, job.at_least, job.pinned)? else { return Ok(None) };
+    let Some(tree) = run.tree() else { return Ok(None) };
+    let Some(tree) = context.store.tree(tree)? else { return Ok(None) };
+    Ok(context.store.absent(&tree)?.is_empty().then_some(run))
+}
+
+fn blank_record(job: &Job, outcome: Outcome, isolation: Isolation, started: &str, begun: Instant) -> RunRecord {
+    RunRecord {
+        recipe: job.recipe.id,
+        seq: 0,
+        outcome,
+        isolation,
+        started: started.to_owned(),
+        seconds: begun.elapsed().as_secs_f64(),
+        host: host_name(),
+        node: job.node.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        facts: std::collections::BTreeMap::new(),
+        log: None,
+    }
+}
+
+// Builtin steps keep their lines in memory; a process writes its log itself.
+fn write_log(progress: &NodeProgress<'_>, path: &Path) -> bool {
+    let text = progress.log.lock().map(|l| l.clone()).unwrap_or_default();
+    if path.exists() {
+        return true;
+    }
+    !text.is_empty() && crate::fsx::write_new(path, text.as_bytes(), 0o444).is_ok()
+}
+
+fn attempt(
+    context: &Context,
+    job: &Job,
+    progress: &NodeProgress<'_>,
+    log: &Path,
+    started: &str,
+    begun: Instant,
+) -> Result<Made, Stop> {
+    let scratch = context.store.scratch()?;
+    let result = attempt_in(context, job, progress, log, &scratch, started, begun);
+    if matches!(result, Err(Stop::Failure(_))) && context.keep_failed {
+        match context.store.keep_failed(&scratch, job.node.as_str()) {
+            Ok(kept) => {
+                context.tell(Event::Notice(format!("{}: the scratch folder is kept at {}", job.node, kept.display())))
+            }
+            Err(e) => context.tell(Event::Notice(format!("{}: the scratch folder could not be kept: {e}", job.node))),
+        }
+    }
+    // What can't be removed now is swept by a later command.
+    let _ = crate::fsx::remove_tree(&scratch);
+    result
+}
+
+fn attempt_in(
+    context: &Context,
+    job: &Job,
+    progress: &NodeProgress<'_>,
+    log: &Path,
+    scratch: &Path,
+    started: &str,
+    begun: Instant,
+) -> Result<Made, Stop> {
+    let out_dir = scratch.join("out");
+    crate::fsx::create_dir(&out_dir).map_err(StoreError::from)?;
+    let step = Step { params: &job.spec.params, inputs: &job.inputs, progress };
+    let (output, mut report, isolation) = match &job.action {
+        Action::Builtin => {
+            let mut output = Output::new(out_dir);
+            let report = job.spec.kind.run(&step, &mut output)?;
+            (output, report, Isolation::Builtin)
+        }
+        Action::Process(process) => {
+            let isolation = run_process(context, job, process, &out_dir, scratch, log)?;
+            (collect(&out_dir)?, Report::default(), isolation)
+        }
+    };
+    if context.cancelled() {
+        return Err(Stop::Cancelled);
+    }
+    inputs_unchanged(context, job)?;
+    let mut hashed = 0;
+    let mut on_bytes = |n: u64| hashed += n;
+    let published = context.store.publish(&output, job.spec.kind.closed(), &mut on_bytes, &|| context.cancelled())?;
+    if matches!(job.action, Action::Process(_)) {
+        let files: Arc<dyn crate::kinds::InputFiles> = Arc::<Store>::clone(&context.store);
+        let out = Input {
+            alias: "out".to_owned(),
+            tree: Arc::new(published.tree.clone()),
+            files,
+            single_file: false,
+            at: None,
+        };
+        report = job.spec.kind.accept(&step, &out)?;
+    }
+    for note in &report.notes {
+        progress.note(note);
+    }
+    inputs_unchanged(context, job)?;
+    context.store.put_recipe(&job.recipe)?;
+    let outcome = Outcome::Success { tree: published.id, verdict: report.verdict };
+    let mut record = blank_record(job, outcome, isolation, started, begun);
+    record.facts = report.facts;
+    Ok(Made { record, written_bytes: published.written_bytes, notes: report.notes })
+}
+
+// A run counts only if every source that it read still has the stat that it had at hashing.
+fn inputs_unchanged(context: &Context, job: &Job) -> Result<(), Stop> {
+    for (alias, input) in &job.inputs {
+        if let Some(path) = context.store.absent(&input.tree)?.first() {
+            return Err(Stop::Failure(Failure {
+                error: format!("{path} of the input `{alias}` changed while the step ran; nothing of it was recorded"),
+                hint: Some("let whatever writes it finish, then build again".to_owned()),
+                tail: Vec::new(),
+            }));
+        }
+    }
+    Ok(())
+}
+
+fn run_process(
+    context: &Context,
+    job: &Job,
+    process: &ProcessStep,
+    out_dir: &Path,
+    scratch: &Path,
+    log: &Path,
+) -> Result<Isolation, Stop> {
+    let node = job.node.to_string();
+    let on_line = |line: &str| context.tell(Event::Line { node: node.clone(), line: line.to_owned() });
+    let request = super::ProcessRequest {
+        step: process,
+        inputs: &job.inputs,
+        out: out_dir,
+        scratch,
+        log,
+        at_least: job.at_least,
+        on_line: &on_line,
+        cancelled: &|| context.cancelled(),
+    };
+    match context.processes.run(&request) {
+        Ok(isolation) => Ok(isolation),
+        Err(super::ProcessFailure::Cancelled) => Err(Stop::Cancelled),
+        Err(super::ProcessFailure::Failed { error, hint, tail }) => Err(Stop::Failure(Failure { error, hint, tail })),
+        Err(super::ProcessFailure::Store(e)) => Err(Stop::from(e)),
+    }
+}

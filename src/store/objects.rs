@@ -1,0 +1,95 @@
+//! Objects that are text and named by their digest: trees, recipes; and tensor tables, named by their blob.
+
+use std::path::{Path, PathBuf};
+
+use crate::digest::{BlobId, Digest, RecipeId, TreeId};
+use crate::fsx;
+use crate::model::recipe::Recipe;
+use crate::model::tree::Tree;
+use crate::store::commit::Commit;
+use crate::store::error::{Result, StoreError};
+use crate::tensors::table::TensorTable;
+
+/// `dir/ab/cdef…`
+pub(crate) fn sharded(dir: &Path, digest: &Digest) -> PathBuf {
+    let hex = digest.hex();
+    dir.join(&hex[..2]).join(&hex[2..])
+}
+
+/// The folders of text objects below a store.
+pub(crate) struct Objects {
+    store: PathBuf,
+}
+
+impl Objects {
+    pub(crate) fn new(store: PathBuf) -> Self {
+        Self { store }
+    }
+
+    fn put(&self, folder: &str, name: &Digest, text: &str, commit: &mut Commit) -> Result<()> {
+        let path = sharded(&self.store.join(folder), name);
+        if path.exists() {
+            return Ok(());
+        }
+        commit.place_text(&path, text.as_bytes())
+    }
+
+    fn get(&self, folder: &str, name: &Digest) -> Result<Option<(PathBuf, String)>> {
+        let path = sharded(&self.store.join(folder), name);
+        let Some(bytes) = fsx::read_optional(&path)? else { return Ok(None) };
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Some((path, text))),
+            Err(_) => Err(StoreError::Damaged { path, what: "is no UTF-8 text".to_owned() }),
+        }
+    }
+
+    fn get_named(&self, folder: &str, name: &Digest) -> Result<Option<(PathBuf, String)>> {
+        let Some((path, text)) = self.get(folder, name)? else { return Ok(None) };
+        let found = Digest::of(text.as_bytes());
+        if found != *name {
+            return Err(StoreError::Damaged { path, what: format!("hashes to {found}, not to its name") });
+        }
+        Ok(Some((path, text)))
+    }
+
+    /// Keeps a tree's listing; returns its id.
+    pub(crate) fn put_tree(&self, tree: &Tree, commit: &mut Commit) -> Result<TreeId> {
+        let text = tree.to_text();
+        let id = Digest::of(text.as_bytes());
+        self.put("trees", &id, &text, commit)?;
+        Ok(TreeId(id))
+    }
+
+    /// A kept tree; `None` where it is not known. Errors: Damaged where the listing is not what its name says.
+    pub(crate) fn tree(&self, id: TreeId) -> Result<Option<Tree>> {
+        let Some((path, text)) = self.get_named("trees", &id.0)? else { return Ok(None) };
+        Tree::parse(&text).map(Some).map_err(|e| StoreError::Damaged { path, what: e.to_string() })
+    }
+
+    /// Keeps a recipe's text.
+    pub(crate) fn put_recipe(&self, recipe: &Recipe, commit: &mut Commit) -> Result<()> {
+        self.put("recipes", &recipe.id.0, &recipe.text, commit)
+    }
+
+    /// A kept recipe's text.
+    pub(crate) fn recipe(&self, id: RecipeId) -> Result<Option<String>> {
+        Ok(self.get_named("recipes", &id.0)?.map(|(_, text)| text))
+    }
+
+    /// Keeps the tensor table of a blob.
+    pub(crate) fn put_table(&self, blob: BlobId, table: &TensorTable, commit: &mut Commit) -> Result<()> {
+        self.put("tensors", &blob.0, &table.to_text(), commit)
+    }
+
+    /// The tensor table of a blob. A damaged one reads as absent, since it is made again from its blob.
+    pub(crate) fn table(&self, blob: BlobId) -> Result<Option<TensorTable>> {
+        let Some((path, text)) = self.get("tensors", &blob.0)? else { return Ok(None) };
+        match TensorTable::parse(&text) {
+            Ok(t) => Ok(Some(t)),
+            Err(_) => {
+                fsx::remove_file(&path)?;
+                Ok(None)
+            }
+        }
+    }
+}

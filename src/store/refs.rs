@@ -1,0 +1,171 @@
+//! `refs/<blob>`: where a source that is referenced in place has these bytes.
+//!
+//! A place below the folder that holds the store is kept relative to it, so that a project moved as a whole finds its
+//! sources again. The stat says when the bytes are still those that were hashed.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::{BlobId, Digest};
+use crate::fsx::{self, FileStat, at};
+use crate::store::error::Result;
+
+/// One place of a blob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    /// Path, as text where it is UTF-8.
+    #[serde(default)]
+    path: Option<String>,
+    /// Path bytes in hex where it is not.
+    #[serde(default)]
+    path_hex: Option<String>,
+    /// Whether the path is relative to the folder that holds the store.
+    #[serde(default)]
+    in_project: bool,
+    #[serde(flatten)]
+    stat: FileStat,
+    /// When it was hashed, ns since 1970: whether it was at rest then.
+    looked_ns: i128,
+}
+
+impl Place {
+    fn same_file(&self, other: &Place) -> bool {
+        self.path == other.path && self.path_hex == other.path_hex && self.in_project == other.in_project
+    }
+
+    fn at_rest(&self) -> bool {
+        self.stat.at_rest(self.looked_ns)
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Places {
+    places: Vec<Place>,
+}
+
+/// The folder `refs/`.
+pub(crate) struct Refs {
+    dir: PathBuf,
+    project: PathBuf,
+    // Places that this process hashed itself: good for it even where the file was not at rest.
+    seen: Mutex<HashMap<BlobId, (PathBuf, FileStat)>>,
+}
+
+const MOST_PLACES: usize = 16;
+
+impl Refs {
+    pub(crate) fn new(dir: PathBuf, project: PathBuf) -> Self {
+        Self { dir, project, seen: Mutex::default() }
+    }
+
+    fn file(&self, blob: BlobId) -> PathBuf {
+        let hex = blob.hex();
+        self.dir.join(&hex[..2]).join(&hex[2..])
+    }
+
+    // A damaged ref is no damage of the store: the source is looked at and hashed again.
+    fn load(&self, blob: BlobId) -> Result<Places> {
+        let bytes = fsx::read_optional(&self.file(blob))?;
+        Ok(bytes.and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default())
+    }
+
+    /// Remembers that `path` has the bytes of `blob` while it looks like `stat`. The newest place stands first; the
+    /// same file at an earlier path or stat is replaced, so a moved source is followed.
+    pub(crate) fn add(&self, blob: BlobId, path: &Path, stat: &FileStat, looked_ns: i128) -> Result<()> {
+        if let Ok(mut seen) = self.seen.lock() {
+            seen.insert(blob, (path.to_owned(), *stat));
+        }
+        let place = self.place(path, stat, looked_ns);
+        let mut places = self.load(blob)?.places;
+        if places.iter().any(|p| p.same_file(&place) && p.stat == *stat && p.at_rest() >= place.at_rest()) {
+            return Ok(());
+        }
+        places.retain(|p| !p.same_file(&place) && (p.stat.dev, p.stat.ino) != (stat.dev, stat.ino));
+        places.insert(0, place);
+        places.truncate(MOST_PLACES);
+        let file = self.file(blob);
+        if let Some(dir) = file.parent() {
+            fsx::create_dir_all(dir)?;
+        }
+        let text = serde_json::to_vec(&Places { places }).map_err(|e| at("write", &file)(e.into()))?;
+        // Not flushed: a lost ref is found again by hashing its source.
+        let temp = file.with_extension(format!("{}-{}", std::process::id(), stat.ino));
+        let _ = fsx::remove_file(&temp);
+        fsx::write_new(&temp, &text, 0o644)?;
+        fsx::rename_over(&temp, &file)?;
+        Ok(())
+    }
+
+    fn place(&self, path: &Path, stat: &FileStat, looked_ns: i128) -> Place {
+        let (path, in_project) = match path.strip_prefix(&self.project) {
+            Ok(rel) => (rel, true),
+            Err(_) => (path, false),
+        };
+        match path.to_str() {
+            Some(s) => Place { path: Some(s.to_owned()), path_hex: None, in_project, stat: *stat, looked_ns },
+            None => {
+                use std::os::unix::ffi::OsStrExt as _;
+                let hex = path.as_os_str().as_bytes().iter().map(|b| format!("{b:02x}")).collect();
+                Place { path: None, path_hex: Some(hex), in_project, stat: *stat, looked_ns }
+            }
+        }
+    }
+
+    fn path_of(&self, p: &Place) -> Option<PathBuf> {
+        let path = match (&p.path, &p.path_hex) {
+            (Some(s), _) => PathBuf::from(s),
+            (None, Some(hex)) => {
+                use std::os::unix::ffi::OsStringExt as _;
+                let bytes: Option<Vec<u8>> =
+                    (0..hex.len() / 2).map(|i| u8::from_str_radix(hex.get(2 * i..2 * i + 2)?, 16).ok()).collect();
+                PathBuf::from(std::ffi::OsString::from_vec(bytes?))
+            }
+            (None, None) => return None,
+        };
+        Some(if p.in_project { self.project.join(path) } else { path })
+    }
+
+    /// A place that still looks as it did when it was hashed.
+    pub(crate) fn find(&self, blob: BlobId) -> Result<Option<PathBuf>> {
+        let seen = self.seen.lock().ok().and_then(|s| s.get(&blob).cloned());
+        if let Some((path, stat)) = seen
+            && FileStat::at(&path).is_ok_and(|now| now == stat)
+        {
+            return Ok(Some(path));
+        }
+        for p in self.load(blob)?.places {
+            // One that was not at rest may have changed since without its stat showing it.
+            if p.at_rest()
+                && let Some(path) = self.path_of(&p)
+                && FileStat::at(&path).is_ok_and(|now| now == p.stat)
+            {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All known places of a blob, right or not, for messages.
+    pub(crate) fn places(&self, blob: BlobId) -> Result<Vec<PathBuf>> {
+        Ok(self.load(blob)?.places.iter().filter_map(|p| self.path_of(p)).collect())
+    }
+
+    /// Every digest that the refs know, with its stat: what a lost index is made from.
+    pub(crate) fn known(&self) -> Vec<(FileStat, BlobId)> {
+        let mut all = Vec::new();
+        for sub in fsx::names(&self.dir).unwrap_or_default() {
+            let dir = self.dir.join(&sub);
+            for name in fsx::names(&dir).unwrap_or_default() {
+                let hex = format!("{}{}", sub.to_string_lossy(), name.to_string_lossy());
+                let Ok(digest) = Digest::from_hex(&hex) else { continue };
+                if let Ok(places) = self.load(BlobId(digest)) {
+                    all.extend(places.places.iter().filter(|p| p.at_rest()).map(|p| (p.stat, BlobId(digest))));
+                }
+            }
+        }
+        all
+    }
+}

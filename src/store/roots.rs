@@ -1,0 +1,95 @@
+//! `roots/<project>.json`: what must be kept, and who says so. Written when a build ends: the last realisations of
+//! every node of a project. They also say what a node's recipe was last time, so that a change can be explained.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::{Digest, RecipeId, TreeId};
+use crate::fsx;
+use crate::store::Store;
+use crate::store::error::{Result, StoreError};
+
+/// How many realisations of a node are kept.
+pub const KEEP: usize = 5;
+
+/// One realisation of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Root {
+    /// The recipe.
+    pub recipe: RecipeId,
+    /// The tree it gave.
+    pub tree: TreeId,
+    /// The run's number.
+    pub seq: u64,
+}
+
+/// What a project wants kept.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Roots {
+    /// The project's folder, for people and for gc.
+    pub project: PathBuf,
+    /// The graph's file.
+    pub graph: PathBuf,
+    /// Node → its realisations, the newest first.
+    pub nodes: BTreeMap<String, Vec<Root>>,
+    /// Source → the trees it was, the newest first.
+    #[serde(default)]
+    pub sources: BTreeMap<String, Vec<TreeId>>,
+}
+
+impl Roots {
+    /// The newest realisation of a node.
+    pub fn newest(&self, node: &str) -> Option<&Root> {
+        self.nodes.get(node)?.first()
+    }
+
+    /// Enters a node's realisation as its newest; one that is the newest already changes nothing.
+    pub fn enter(&mut self, node: &str, root: Root) {
+        let list = self.nodes.entry(node.to_owned()).or_default();
+        list.retain(|r| *r != root);
+        list.insert(0, root);
+        list.truncate(KEEP);
+    }
+
+    /// Enters what a source is now.
+    pub fn enter_source(&mut self, name: &str, tree: TreeId) {
+        let list = self.sources.entry(name.to_owned()).or_default();
+        list.retain(|t| *t != tree);
+        list.insert(0, tree);
+        list.truncate(KEEP);
+    }
+}
+
+impl Store {
+    fn roots_path(&self, graph: &Path) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt as _;
+        // Relative to the store where both lie in one project, so that a moved project finds its roots again.
+        let project = self.dir.parent().unwrap_or(&self.dir);
+        let key = graph.strip_prefix(project).unwrap_or(graph);
+        let name = &Digest::of(key.as_os_str().as_bytes()).hex()[..32];
+        self.dir.join("roots").join(format!("{name}.json"))
+    }
+
+    /// What was kept for this graph file (absolute path). Errors: Damaged; never read as empty.
+    pub fn roots(&self, graph: &Path) -> Result<Roots> {
+        let path = self.roots_path(graph);
+        match fsx::read_optional(&path)? {
+            None => Ok(Roots::default()),
+            Some(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|e| StoreError::Damaged { path, what: format!("does not read: {e}") }),
+        }
+    }
+
+    /// Keeps the roots of a graph file, if they are not those that are there.
+    pub fn put_roots(&self, graph: &Path, roots: &Roots) -> Result<()> {
+        let path = self.roots_path(graph);
+        let mut text = serde_json::to_vec_pretty(roots).map_err(|e| fsx::at("write", &path)(e.into()))?;
+        text.push(b'\n');
+        if fsx::read_optional(&path)?.as_deref() != Some(&text) {
+            fsx::replace_file(&path, &text)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,326 @@
+//! Sources: what the user owns and we only read. Referenced in place, never written, moved, locked or hard-linked.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rayon::prelude::*;
+
+use crate::digest::{BlobId, TreeId};
+use crate::fsx::stat::now_ns;
+use crate::fsx::{FileStat, at};
+use crate::model::path::RelPath;
+use crate::model::tree::{Entry, Tree};
+use crate::store::Store;
+use crate::store::commit::Commit;
+use crate::store::error::{Result, StoreError};
+use crate::tensors::hash::hash_file;
+
+/// What a source is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceForm {
+    /// One file of any kind.
+    File,
+    /// One file of JSON lines.
+    Rows,
+    /// A folder, links followed.
+    Folder,
+    /// A folder with a safetensors checkpoint, with or without an index; its parts must agree.
+    Checkpoint,
+}
+
+impl SourceForm {
+    /// Whether it is a single file.
+    pub fn is_file(self) -> bool {
+        matches!(self, SourceForm::File | SourceForm::Rows)
+    }
+}
+
+/// The name inside of the one file of a file source: its own name is not hashed.
+pub const FILE_NAME: &str = "file";
+
+/// How to look at a source.
+pub struct ScanOptions<'a> {
+    /// Read every byte again, whatever the stat cache says.
+    pub check_content: bool,
+    /// What of a folder is invisible, by path and whether it is a folder itself.
+    pub hides: &'a (dyn Fn(&RelPath, bool) -> bool + Sync),
+    /// Hears of bytes hashed and to hash.
+    pub progress: &'a (dyn Fn(u64, u64) + Sync),
+    /// Whether to stop.
+    pub cancelled: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// A source as it was found.
+#[derive(Debug, Clone)]
+pub struct Scanned {
+    /// Its tree.
+    pub tree: Tree,
+    /// The tree's id.
+    pub id: TreeId,
+    /// Bytes that had to be read.
+    pub hashed_bytes: u64,
+    /// What is odd, but no error.
+    pub notes: Vec<String>,
+}
+
+struct Found {
+    rel: RelPath,
+    // Where the bytes really are: links resolved, so that a moved link changes nothing.
+    path: PathBuf,
+    stat: FileStat,
+    executable: bool,
+}
+
+impl Store {
+    /// Looks at a source and hashes what the stat cache does not know, by all cores. Errors: Source with the place
+    /// and what to do; SourceChanged where a file changed while it was read, and then nothing of it is recorded.
+    pub fn scan(&self, path: &Path, form: SourceForm, options: &ScanOptions<'_>) -> Result<Scanned> {
+        let (found, empty_dirs) =
+            if form.is_file() { (vec![look_at_file(path)?], Vec::new()) } else { walk(path, options.hides)? };
+        let blobs = self.hash_all(&found, options)?;
+        let mut tree = Tree::new();
+        let bad = |e: crate::model::tree::TreeError| source_error(path, e.to_string(), None);
+        for (f, (blob, _)) in found.iter().zip(&blobs) {
+            let entry = Entry::File { blob: *blob, size: f.stat.size, executable: f.executable };
+            tree.insert(f.rel.clone(), entry).map_err(bad)?;
+        }
+        for d in empty_dirs {
+            tree.insert(d, Entry::EmptyDir).map_err(bad)?;
+        }
+        let mut notes = Vec::new();
+        if form == SourceForm::Checkpoint {
+            notes = self.check_checkpoint(path, &tree)?;
+        }
+        let mut commit = self.commit();
+        let id = self.objects.put_tree(&tree, &mut commit)?;
+        commit.flush()?;
+        let hashed_bytes = found.iter().zip(&blobs).filter(|(_, (_, fresh))| *fresh).map(|(f, _)| f.stat.size).sum();
+        Ok(Scanned { tree, id, hashed_bytes, notes })
+    }
+
+    // For each file its blob, and whether it was read now.
+    fn hash_all(&self, found: &[Found], options: &ScanOptions<'_>) -> Result<Vec<(BlobId, bool)>> {
+        let known: Vec<Option<BlobId>> =
+            found.iter().map(|f| if options.check_content { None } else { self.index.source(&f.stat) }).collect();
+        // Hard links and repeated links name one inode: it is read once.
+        let mut first: HashMap<(u64, u64), usize> = HashMap::new();
+        for (i, f) in found.iter().enumerate() {
+            if known[i].is_none() {
+                first.entry((f.stat.dev, f.stat.ino)).or_insert(i);
+            }
+        }
+        let mut todo: Vec<usize> = first.values().copied().collect();
+        todo.sort_unstable();
+        let total: u64 = todo.iter().map(|i| found[*i].stat.size).sum();
+        let done = AtomicU64::new(0);
+        let hash = |i: &usize| -> Result<(usize, BlobId)> {
+            let blob = self.hash_source(&found[*i], &done, total, options)?;
+            Ok((*i, blob))
+        };
+        let hashed: Result<Vec<_>> =
+            if todo.len() > 1 { todo.par_iter().map(hash).collect() } else { todo.iter().map(hash).collect() };
+        let hashed: HashMap<usize, BlobId> = hashed?.into_iter().collect();
+        found
+            .iter()
+            .enumerate()
+            .map(|(i, f)| match known[i] {
+                Some(blob) => {
+                    self.refs.add(blob, &f.path, &f.stat, i128::MAX)?;
+                    Ok((blob, false))
+                }
+                None => {
+                    let i = first.get(&(f.stat.dev, f.stat.ino)).copied().unwrap_or(i);
+                    let blob =
+                        hashed.get(&i).copied().ok_or_else(|| StoreError::SourceChanged { path: f.path.clone() })?;
+                    Ok((blob, true))
+                }
+            })
+            .collect()
+    }
+
+    fn hash_source(&self, f: &Found, done: &AtomicU64, total: u64, options: &ScanOptions<'_>) -> Result<BlobId> {
+        let changed = || StoreError::SourceChanged { path: f.path.clone() };
+        let looked = now_ns();
+        let file = fs::File::open(&f.path).map_err(at("open", &f.path))?;
+        if FileStat::of(&file.metadata().map_err(at("look at", &f.path))?) != f.stat {
+            return Err(changed());
+        }
+        let tensors = f.rel.file_name().ends_with(b".safetensors");
+        let mut progress = |bytes: u64| {
+            let before = done.fetch_add(bytes, Ordering::Relaxed);
+            (options.progress)(before + bytes, total);
+        };
+        let hashed = hash_file(&file, f.stat.size, tensors, &mut progress, options.cancelled);
+        let after = FileStat::of(&file.metadata().map_err(at("look at", &f.path))?);
+        if after != f.stat || FileStat::at(&f.path).ok() != Some(after) {
+            return Err(changed());
+        }
+        let hashed = hashed.map_err(|e| {
+            if (options.cancelled)() {
+                return StoreError::Cancelled;
+            }
+            source_error(&f.path, e.to_string(), e.hint().map(str::to_owned))
+        })?;
+        if let Some(table) = &hashed.table {
+            let mut commit = Commit::new(self.session.dir.clone());
+            self.objects.put_table(hashed.blob, table, &mut commit)?;
+        }
+        if f.stat.at_rest(looked) {
+            self.index.put_source(&f.stat, hashed.blob);
+        }
+        self.refs.add(hashed.blob, &f.path, &f.stat, looked)?;
+        Ok(hashed.blob)
+    }
+
+    fn check_checkpoint(&self, top: &Path, tree: &Tree) -> Result<Vec<String>> {
+        let mut tables = BTreeMap::new();
+        let mut index = None;
+        for (path, blob, _, _) in tree.files() {
+            let name = path.to_string();
+            if name.contains('/') {
+                continue;
+            }
+            if name.ends_with(".safetensors") {
+                tables.insert(name, self.table_of(blob)?);
+            } else if name.ends_with(".safetensors.index.json") {
+                let file = top.join(path.as_path());
+                index = Some((name, fs::read(&file).map_err(at("read", &file))?));
+            } else if name.ends_with(".incomplete") {
+                let hint = Some("let the download finish, or remove what it left".to_owned());
+                return Err(source_error(&top.join(path.as_path()), "is an unfinished download", hint));
+            }
+        }
+        let _ = (&index, &tables); // TEMP
+        Ok(Vec::new())
+    }
+}
+
+fn source_error(path: &Path, what: impl Into<String>, hint: Option<String>) -> StoreError {
+    StoreError::Source { path: path.to_owned(), what: what.into(), hint }
+}
+
+fn missing(path: &Path, e: std::io::Error) -> StoreError {
+    if e.kind() != std::io::ErrorKind::NotFound {
+        return at("look at", path)(e).into();
+    }
+    match fs::read_link(path) {
+        Ok(target) => source_error(
+            path,
+            format!("is a dangling link to {}", target.display()),
+            Some("bring its target back, or finish the download".to_owned()),
+        ),
+        Err(_) => source_error(
+            path,
+            "is not there",
+            Some("check the path in graph.toml; it is relative to that file".to_owned()),
+        ),
+    }
+}
+
+fn look_at_file(path: &Path) -> Result<Found> {
+    let meta = fs::metadata(path).map_err(|e| missing(path, e))?;
+    if !meta.is_file() {
+        let hint = meta.is_dir().then(|| "for a folder, write `folder = …` or `checkpoint = …`".to_owned());
+        return Err(source_error(path, "is not a file", hint));
+    }
+    let rel = RelPath::try_from(FILE_NAME).map_err(|e| source_error(path, e.to_string(), None))?;
+    let real = path.canonicalize().map_err(at("find", path))?;
+    Ok(Found { rel, path: real, stat: FileStat::of(&meta), executable: meta.mode() & 0o100 != 0 })
+}
+
+fn walk(top: &Path, hides: &dyn Fn(&RelPath, bool) -> bool) -> Result<(Vec<Found>, Vec<RelPath>)> {
+    let meta = fs::metadata(top).map_err(|e| missing(top, e))?;
+    if !meta.is_dir() {
+        return Err(source_error(
+            top,
+            "is not a folder",
+            Some("for a file, write `file = …` or `rows = …`".to_owned()),
+        ));
+    }
+    let mut files = Vec::new();
+    let mut empty = Vec::new();
+    let mut bad: Vec<String> = Vec::new();
+    // Each folder comes with the inodes of those above it: one that is its own ancestor is a loop of links.
+    let mut todo = vec![(top.to_owned(), Vec::<u8>::new(), vec![(meta.dev(), meta.ino())])];
+    while let Some((dir, rel_dir, above)) = todo.pop() {
+        let mut held = 0;
+        for name in crate::fsx::names(&dir)? {
+            let path = dir.join(&name);
+            let mut rel = rel_dir.clone();
+            if !rel.is_empty() {
+                rel.push(b'/');
+            }
+            rel.extend(name.into_vec());
+            let rel = RelPath::new(rel).map_err(|e| source_error(&path, e.to_string(), None))?;
+            let meta = fs::metadata(&path);
+            if hides(&rel, meta.as_ref().is_ok_and(fs::Metadata::is_dir)) {
+                continue;
+            }
+            held += 1;
+            let meta = match meta {
+                Ok(m) => m,
+                Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {
+                    return Err(source_error(&path, "is a link that leads to itself", Some("exclude it".to_owned())));
+                }
+                Err(e) => {
+                    match missing(&path, e) {
+                        StoreError::Source { what, .. } => bad.push(format!("{rel} {what}")),
+                        other => return Err(other),
+                    }
+                    continue;
+                }
+            };
+            if meta.is_dir() {
+                let id = (meta.dev(), meta.ino());
+                if above.contains(&id) {
+                    let what = "is a link to a folder above it: following it would never end";
+                    return Err(source_error(&path, what, Some(format!("add exclude = [\"{rel}\"] to the source"))));
+                }
+                let mut chain = above.clone();
+                chain.push(id);
+                todo.push((path, rel.as_bytes().to_vec(), chain));
+            } else if meta.is_file() {
+                let real = if fs::symlink_metadata(&path).is_ok_and(|m| m.file_type().is_symlink())
+                    || above_is_link(&path, top)
+                {
+                    path.canonicalize().map_err(at("find", &path))?
+                } else {
+                    absolute(&path)?
+                };
+                files.push(Found { rel, path: real, stat: FileStat::of(&meta), executable: meta.mode() & 0o100 != 0 });
+            } else {
+                let hint = format!("add exclude = [\"{rel}\"] to the source");
+                return Err(source_error(&path, "is neither a file nor a folder", Some(hint)));
+            }
+        }
+        if held == 0
+            && !rel_dir.is_empty()
+            && let Ok(rel) = RelPath::new(rel_dir)
+        {
+            empty.push(rel);
+        }
+    }
+    if !bad.is_empty() {
+        bad.sort();
+        let hint = Some("bring the targets back, or finish the download".to_owned());
+        return Err(source_error(top, format!("{} of its files can't be read: {}", bad.len(), bad.join("; ")), hint));
+    }
+    files.sort_by(|a, b| a.rel.cmp(&b.rel));
+    Ok((files, empty))
+}
+
+// A folder reached through a link: its files' real place is elsewhere.
+fn above_is_link(path: &Path, top: &Path) -> bool {
+    path.ancestors()
+        .skip(1)
+        .take_while(|p| p.starts_with(top))
+        .any(|p| fs::symlink_metadata(p).is_ok_and(|m| m.file_type().is_symlink()))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    Ok(std::path::absolute(path).map_err(at("find", path))?)
+}

@@ -1,0 +1,165 @@
+//! `artifacts/<tree>/`: a tree as a directory that programs can open. Disposable; made again from the rest.
+//!
+//! A blob of the store is there by hard link, else clone, else copy. What is only referenced is a symbolic link to
+//! the source, relative where both lie in one project, so that the project can be moved.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use crate::digest::{BlobId, TreeId};
+use crate::fsx::{self, FileStat, Placed, at};
+use crate::model::path::RelPath;
+use crate::model::tree::{Entry, Tree};
+use crate::store::Store;
+use crate::store::blobs::Presence;
+use crate::store::error::Result;
+
+impl Store {
+    /// Where the view of a tree is, or would be.
+    pub fn view_path(&self, id: TreeId) -> PathBuf {
+        self.dir.join("artifacts").join(id.hex())
+    }
+
+    /// The view of a tree, made or mended where it is not right. Errors: Gone where bytes are nowhere.
+    pub fn view(&self, id: TreeId, tree: &Tree) -> Result<PathBuf> {
+        let path = self.view_path(id);
+        loop {
+            if path.exists() {
+                if self.view_is_right(&path, tree)? {
+                    return Ok(path);
+                }
+                let aside = self.commit().temp_path();
+                fsx::rename_over(&path, &aside)?;
+                fsx::remove_tree(&aside)?;
+            }
+            let temp = self.commit().temp_path();
+            self.make_view(&temp, &path, tree)?;
+            match fsx::rename_noreplace(&temp, &path)? {
+                Placed::Placed => return Ok(path),
+                // Another process made it meanwhile.
+                Placed::Existed => fsx::remove_tree(&temp)?,
+            }
+        }
+    }
+
+    fn make_view(&self, temp: &Path, final_path: &Path, tree: &Tree) -> Result<()> {
+        fsx::create_dir(temp)?;
+        let mut made: HashSet<PathBuf> = HashSet::new();
+        for (rel, entry) in tree.iter() {
+            let to = temp.join(rel.as_path());
+            if let Some(dir) = to.parent()
+                && dir != temp
+                && made.insert(dir.to_owned())
+            {
+                fsx::create_dir_all(dir)?;
+            }
+            match entry {
+                Entry::EmptyDir => fsx::create_dir_all(&to)?,
+                Entry::Link { target } => {
+                    use std::os::unix::ffi::OsStrExt as _;
+                    fsx::symlink(Path::new(std::ffi::OsStr::from_bytes(target)), &to)?;
+                }
+                Entry::File { blob, executable, .. } => {
+                    self.view_file(*blob, *executable, &to, &final_path.join(rel.as_path()))?
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn view_file(&self, blob: BlobId, executable: bool, to: &Path, final_path: &Path) -> Result<()> {
+        match self.presence(blob, executable)? {
+            Presence::Absent => Err(self.gone(blob)),
+            Presence::Referenced(source) => {
+                let target = self.link_target(&source, final_path);
+                Ok(fsx::symlink(&target, to)?)
+            }
+            Presence::Stored(p) if p == self.blob_path(blob, executable) => match fsx::hard_link(&p, to) {
+                Ok(()) => Ok(()),
+                // No hard links here, or too many names: any other way of having the bytes will do.
+                Err(_) => self.view_copy(&p, executable, to),
+            },
+            Presence::Stored(p) => self.view_copy(&p, executable, to),
+        }
+    }
+
+    fn view_copy(&self, from: &Path, executable: bool, to: &Path) -> Result<()> {
+        self.copy_file(from, to)?;
+        fsx::set_mode(to, if executable { 0o555 } else { 0o444 })?;
+        Ok(fsx::set_mtime_one(to)?)
+    }
+
+    // Relative where the source lies in the folder that holds the store, absolute elsewhere.
+    fn link_target(&self, source: &Path, from: &Path) -> PathBuf {
+        let project = self.dir.parent().unwrap_or(&self.dir);
+        match (source.strip_prefix(project), from.strip_prefix(project)) {
+            (Ok(down), Ok(here)) => {
+                let ups = here.components().filter(|c| matches!(c, Component::Normal(_))).count().saturating_sub(1);
+                let mut p: PathBuf = std::iter::repeat_n("..", ups).collect();
+                p.push(down);
+                p
+            }
+            _ => source.to_owned(),
+        }
+    }
+
+    fn view_is_right(&self, view: &Path, tree: &Tree) -> Result<bool> {
+        let mut seen = 0usize;
+        let mut todo = vec![PathBuf::new()];
+        while let Some(rel_dir) = todo.pop() {
+            let dir = view.join(&rel_dir);
+            let children = fsx::names(&dir)?;
+            if children.is_empty() && !rel_dir.as_os_str().is_empty() {
+                let Ok(rel) = rel_path(&rel_dir) else { return Ok(false) };
+                if tree.get(&rel) != Some(&Entry::EmptyDir) {
+                    return Ok(false);
+                }
+                seen += 1;
+            }
+            for name in children {
+                let rel = rel_dir.join(&name);
+                let full = view.join(&rel);
+                let meta = fs::symlink_metadata(&full).map_err(at("look at", &full))?;
+                if meta.is_dir() {
+                    todo.push(rel);
+                    continue;
+                }
+                let Ok(rel) = rel_path(&rel) else { return Ok(false) };
+                let Some(entry) = tree.get(&rel) else { return Ok(false) };
+                if !self.view_entry_is_right(&full, &meta, entry)? {
+                    return Ok(false);
+                }
+                seen += 1;
+            }
+        }
+        Ok(seen == tree.len())
+    }
+
+    fn view_entry_is_right(&self, full: &Path, meta: &fs::Metadata, entry: &Entry) -> Result<bool> {
+        match entry {
+            Entry::EmptyDir => Ok(false),
+            Entry::Link { target } => {
+                use std::os::unix::ffi::OsStrExt as _;
+                Ok(fs::read_link(full).is_ok_and(|t| t.as_os_str().as_bytes() == target))
+            }
+            Entry::File { blob, size, executable } => {
+                let presence = self.presence(*blob, *executable)?;
+                let Some(bytes_at) = presence.path() else { return Err(self.gone(*blob)) };
+                let there = FileStat::at(bytes_at).map_err(at("look at", bytes_at))?;
+                let Ok(here) = FileStat::at(full) else { return Ok(false) };
+                if (here.dev, here.ino) == (there.dev, there.ino) {
+                    return Ok(true);
+                }
+                // A copy, where links could not be made.
+                Ok(meta.is_file() && meta.nlink() == 1 && here.size == *size && here.mtime_ns == 1_000_000_000)
+            }
+        }
+    }
+}
+
+fn rel_path(p: &Path) -> std::result::Result<RelPath, crate::model::path::BadPath> {
+    use std::os::unix::ffi::OsStrExt as _;
+    RelPath::new(p.as_os_str().as_bytes().to_vec())
+}
