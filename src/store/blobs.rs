@@ -195,8 +195,11 @@ impl Store {
         let src = fs::File::open(from).map_err(at("open", from))?;
         let len = src.metadata().map_err(at("look at", from))?.len();
         let dst = fs::File::options().write(true).create_new(true).open(to).map_err(at("write", to))?;
-        let _ = len;
-        std::io::copy(&mut (&src), &mut (&dst)).map_err(at("write", to))?; // TEMP
+        let go_on = &mut |_| std::ops::ControlFlow::Continue(());
+        fsx::copy::copy_range(&src, 0, &dst, 0, len, go_on).map_err(|e| match e {
+            fsx::copy::CopyError::Io(e) => at("write", to)(e),
+            other => at("write", to)(std::io::Error::other(other)),
+        })?;
         Ok(())
     }
 

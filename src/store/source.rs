@@ -1,6 +1,6 @@
 //! Sources: what the user owns and we only read. Referenced in place, never written, moved, locked or hard-linked.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,11 +12,13 @@ use rayon::prelude::*;
 use crate::digest::{BlobId, TreeId};
 use crate::fsx::stat::now_ns;
 use crate::fsx::{FileStat, at};
+use crate::kinds::InputFiles;
 use crate::model::path::RelPath;
 use crate::model::tree::{Entry, Tree};
 use crate::store::Store;
 use crate::store::commit::Commit;
 use crate::store::error::{Result, StoreError};
+use crate::tensors::checkpoint::{Checkpoint, WeightFile, is_weight_file};
 use crate::tensors::hash::hash_file;
 
 /// What a source is.
@@ -177,25 +179,21 @@ impl Store {
     }
 
     fn check_checkpoint(&self, top: &Path, tree: &Tree) -> Result<Vec<String>> {
-        let mut tables = BTreeMap::new();
-        let mut index = None;
-        for (path, blob, _, _) in tree.files() {
-            let name = path.to_string();
-            if name.contains('/') {
-                continue;
-            }
-            if name.ends_with(".safetensors") {
-                tables.insert(name, self.table_of(blob)?);
-            } else if name.ends_with(".safetensors.index.json") {
-                let file = top.join(path.as_path());
-                index = Some((name, fs::read(&file).map_err(at("read", &file))?));
-            } else if name.ends_with(".incomplete") {
+        let mut files = Vec::new();
+        for (path, blob, size, _) in tree.files() {
+            let Some(name) = path.as_str() else { continue };
+            if name.ends_with(".incomplete") {
                 let hint = Some("let the download finish, or remove what it left".to_owned());
                 return Err(source_error(&top.join(path.as_path()), "is an unfinished download", hint));
             }
+            if is_weight_file(name) {
+                files.push(WeightFile { name: name.to_owned(), blob, size });
+            }
         }
-        let _ = (&index, &tables); // TEMP
-        Ok(Vec::new())
+        let read = |f: &WeightFile| fs::read(top.join(&f.name));
+        let table = |f: &WeightFile| InputFiles::table(self, f.blob);
+        let opened = Checkpoint::open(files, read, table);
+        Ok(opened.map_err(|e| source_error(top, e.to_string(), Some(e.hint().to_owned())))?.notes)
     }
 }
 
