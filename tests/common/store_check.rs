@@ -1,0 +1,76 @@
+//! What must hold of a store at any moment, read from its plain files by other means than the program's.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use graftwerk::digest::{Digest, TreeId};
+use graftwerk::model::run::RunRecord;
+use graftwerk::model::tree::{Entry, Tree};
+
+fn below(dir: &Path) -> Vec<std::path::PathBuf> {
+    let mut list: Vec<_> = fs::read_dir(dir).map(|d| d.map(|e| e.unwrap().path()).collect()).unwrap_or_default();
+    list.sort();
+    list
+}
+
+fn named(folder: &Path) -> Vec<(String, std::path::PathBuf)> {
+    let mut all = Vec::new();
+    for sub in below(folder) {
+        for file in below(&sub) {
+            let name = format!("{}{}", sub.file_name().unwrap().to_str().unwrap(), file.file_name().unwrap().to_str().unwrap());
+            all.push((name, file));
+        }
+    }
+    all
+}
+
+/// Panics where anything in the store is not what its name says, or where a run names what is not there.
+pub fn check(store: &Path) {
+    for (name, file) in named(&store.join("blobs")) {
+        let bytes = fs::read(&file).unwrap();
+        assert_eq!(Digest::of(&bytes).hex(), name.trim_end_matches(".x"), "{}", file.display());
+        let m = fs::metadata(&file).unwrap();
+        assert_eq!(m.mode() & 0o222, 0, "{} is writable", file.display());
+    }
+    for folder in ["trees", "recipes"] {
+        for (name, file) in named(&store.join(folder)) {
+            assert_eq!(Digest::of(&fs::read(&file).unwrap()).hex(), name, "{}", file.display());
+        }
+    }
+    for recipe in below(&store.join("runs")) {
+        for file in below(&recipe) {
+            let run: RunRecord = serde_json::from_slice(&fs::read(&file).unwrap())
+                .unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+            let hex = run.recipe.hex();
+            assert!(store.join("recipes").join(&hex[..2]).join(&hex[2..]).exists(), "no recipe for {}", file.display());
+            if let Some(id) = run.tree() {
+                let tree = tree(store, id);
+                for (path, blob, _, exec) in tree.files() {
+                    let hex = blob.hex();
+                    let name = if exec { format!("{}.x", &hex[2..]) } else { hex[2..].to_owned() };
+                    let stored = store.join("blobs").join(&hex[..2]).join(name).exists();
+                    let referenced = store.join("refs").join(&hex[..2]).join(&hex[2..]).exists();
+                    assert!(stored || referenced, "{path} of {} is nowhere", file.display());
+                }
+            }
+        }
+    }
+    for view in below(&store.join("artifacts")) {
+        let id = TreeId(Digest::from_hex(view.file_name().unwrap().to_str().unwrap()).unwrap());
+        let tree = tree(store, id);
+        let files = super::files(&view);
+        let expected = tree.files().count();
+        let links = tree.iter().filter(|(_, e)| matches!(e, Entry::Link { .. })).count();
+        assert_eq!(files.len(), expected + links, "{}", view.display());
+        for (path, blob, _, _) in tree.files() {
+            assert_eq!(Digest::of(&files[path.as_path()]), blob.0, "{} in {}", path, view.display());
+        }
+    }
+}
+
+fn tree(store: &Path, id: TreeId) -> Tree {
+    let hex = id.hex();
+    let path = store.join("trees").join(&hex[..2]).join(&hex[2..]);
+    Tree::parse(&fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))).unwrap()
+}
