@@ -4,8 +4,8 @@
 //!
 //! | floor | modules |
 //! | --- | --- |
-//! | 0 | [`digest`], [`canon`], [`near`], [`fsx`], [`jsonedit`] |
-//! | 1 | [`model`] |
+//! | 0 | [`digest`], [`canon`], [`near`], [`fsx`] |
+//! | 1 | [`model`], [`jsonedit`] |
 //! | 2 | [`tensors`] |
 //! | 3 | [`kinds`] |
 //! | 4 | [`store`] |

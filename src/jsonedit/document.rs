@@ -5,10 +5,10 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::jsonedit::compare::{Numbers, same_value};
-use crate::jsonedit::near::near;
 use crate::jsonedit::scan::{self, Child};
 use crate::jsonedit::style::{Style, line_indent, shift, string};
 use crate::jsonedit::{JsonError, Pointer};
+use crate::near::near;
 
 /// What becomes of parents that are not there when a value is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,7 +239,7 @@ impl Document {
                         pointer: pointer.to_string(),
                         parent,
                         missing: token.to_owned(),
-                        near: near(token, keys.iter().map(String::as_str)),
+                        near: near(token, keys.iter().map(String::as_str), 3).into_iter().map(str::to_owned).collect(),
                     }
                 })
             }

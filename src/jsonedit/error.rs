@@ -1,6 +1,7 @@
 //! What can be wrong with a document or an edit.
 
 use crate::jsonedit::MAX_DEPTH;
+use crate::near::did_you_mean;
 
 /// Why a document is refused or an edit can't be made. Lines and columns count from 1, columns in characters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -104,10 +105,7 @@ impl JsonError {
     /// What to do next.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Missing { near, .. } if !near.is_empty() => {
-                let names: Vec<String> = near.iter().map(|n| format!("{n:?}")).collect();
-                Some(format!("did you mean {}?", names.join(" or ")))
-            }
+            Self::Missing { missing, near, .. } => did_you_mean(missing, near.iter().map(String::as_str)),
             Self::BadPointer { .. } => Some("write it as \"/key/0/key\", with ~1 for / and ~0 for ~".to_owned()),
             Self::BadIndex { .. } => Some("append with \"-\"".to_owned()),
             Self::DuplicateKey { .. } => Some("remove one of the two".to_owned()),

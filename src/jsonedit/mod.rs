@@ -16,7 +16,6 @@
 mod compare;
 mod document;
 mod error;
-mod near;
 mod pointer;
 mod scan;
 mod style;
@@ -26,7 +25,6 @@ mod tests;
 pub use compare::{Numbers, same_value};
 pub use document::{Document, Parents};
 pub use error::JsonError;
-pub use near::near;
 pub use pointer::Pointer;
 pub use style::{Style, shift};
 

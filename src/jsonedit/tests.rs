@@ -118,7 +118,7 @@ fn missing_parents_are_made_only_when_asked_and_a_failed_edit_changes_nothing() 
 fn a_wrong_key_is_an_error_with_near_names() {
     let mut d = Document::parse(br#"{"text_config": {"mtp_num_hidden_layers": 1}}"#).unwrap();
     let e = d.remove(&p("/text_config/mtp_num_hiden_layers")).unwrap_err();
-    assert_eq!(e.hint().unwrap(), "did you mean \"mtp_num_hidden_layers\"?");
+    assert_eq!(e.hint().unwrap(), "did you mean `mtp_num_hidden_layers`?");
     assert!(e.to_string().contains("\"/text_config\" has no \"mtp_num_hiden_layers\""), "{e}");
 }
 

@@ -4,13 +4,17 @@
 //! nor the graph.
 
 pub mod command;
+pub mod edit;
 pub mod input;
 pub mod output;
 pub mod params;
+pub mod paths;
 pub mod quant;
 pub mod run;
 pub mod serve;
 pub mod step;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use input::{Input, InputFiles};
 pub use output::{Output, OutputEntry};
@@ -70,7 +74,7 @@ pub trait Kind: Send + Sync {
 
 /// All kinds, in the order of the reference.
 pub fn all() -> &'static [&'static dyn Kind] {
-    &[&run::Run, &serve::Serve]
+    &[&edit::Edit, &run::Run, &serve::Serve]
 }
 
 /// The kind of this name.
