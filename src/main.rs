@@ -1,2 +1,7 @@
-//! The graftwerk binary.
-fn main() {}
+//! The graftwerk binary: a thin shell around the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    graftwerk::cli::main()
+}

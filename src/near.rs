@@ -13,7 +13,9 @@ pub fn near<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>, max
         .into_iter()
         .filter_map(|c| {
             let folded = fold(c);
-            slips(&wanted, &folded, limit).or_else(|| contains(&wanted, &folded, limit)).map(|score| (score, c))
+            // Where every letter is another one, nothing was mistyped.
+            let slips = slips(&wanted, &folded, limit).filter(|n| *n < wanted.len().max(folded.len()));
+            slips.or_else(|| contains(&wanted, &folded, limit)).map(|score| (score, c))
         })
         .collect();
     scored.sort_unstable();
@@ -89,6 +91,7 @@ mod tests {
         assert_eq!(near("***", ["graft"], 3), Vec::<&str>::new());
         assert_eq!(near("", ["graft"], 3), Vec::<&str>::new());
         assert_eq!(did_you_mean("x", ["graft"]), None);
+        assert_eq!(did_you_mean("x", ["a", "b"]), None, "one letter is no slip for another");
     }
 
     #[test]

@@ -1,1 +1,54 @@
-//! (to come)
+//! The command line: the only module that prints.
+//!
+//! stdout has the answer (with `--json` one object), stderr what happens meanwhile and what is wrong. On a terminal
+//! there are bars and colours, in a pipe there are lines. One file a command.
+
+mod args;
+mod build;
+mod diagnostics;
+mod exit;
+mod interrupt;
+mod log;
+mod path;
+mod pin;
+mod plan;
+mod screen;
+mod shell;
+mod show;
+mod status;
+mod terminal;
+mod update;
+mod why;
+mod words;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use args::{Cli, Command};
+use shell::Shell;
+
+/// Runs the command line of this process to its end; gives the exit code that `--help` documents.
+pub fn main() -> ExitCode {
+    // clap prints help to stdout with 0, and wrong usage to stderr with 2.
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let _ = e.print();
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        }
+    };
+    let shell = Shell::new(&cli.global);
+    let ended = match &cli.command {
+        Command::Build(a) => build::run(&shell, a),
+        Command::Plan(a) => plan::run(&shell, a),
+        Command::Status => status::run(&shell),
+        Command::Why(a) => why::run(&shell, a),
+        Command::Show(a) => show::run(&shell, a),
+        Command::Log(a) => log::run(&shell, a),
+        Command::Path(a) => path::run(&shell, a),
+        Command::Update(a) => update::run(&shell, a),
+        Command::Pin(a) => pin::run(&shell, a),
+    };
+    ended.unwrap_or_else(|e| shell.fail(&e)).into()
+}

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
-use petgraph::visit::EdgeRef as _;
+use petgraph::visit::{EdgeRef as _, Reversed};
 
 use crate::graph::diagnostic::{Problem, Problems, Span};
 use crate::graph::document::{Entry, Parts, shown};
@@ -104,8 +104,13 @@ pub(crate) fn resolve(
             }
         }
     }
-    let order = match petgraph::algo::toposort(&graph, None) {
-        Ok(order) => order,
+    // From what needs to what is needed, and turned round: so each node stands right behind what it needs, and
+    // independent ones by name.
+    let order = match petgraph::algo::toposort(Reversed(&graph), None) {
+        Ok(mut order) => {
+            order.reverse();
+            order
+        }
         Err(_) => {
             cycles(&graph, &drafts, problems);
             Vec::new()

@@ -109,6 +109,15 @@ fn a_renamed_node_keeps_its_parameters_and_aliases() {
 }
 
 #[test]
+fn each_node_stands_behind_what_it_needs_and_independent_ones_by_name() {
+    let node = |name: &str, inputs: &str| format!("[node.{name}]\nkind = \"run\"\ninputs = {{ {inputs} }}\n");
+    let text =
+        [node("z1", ""), node("c", ""), node("b", "x = \"z1\""), node("a", ""), node("z2", "x = \"b\"")].concat();
+    let order: Vec<String> = graph(&text).order.iter().map(Name::to_string).collect();
+    assert_eq!(order, ["a", "z1", "b", "c", "z2"]);
+}
+
+#[test]
 fn an_empty_text_is_a_graph_of_nothing() {
     assert!(graph("").nodes.is_empty());
     assert!(graph("\u{feff}# nothing yet\r\n").sources.is_empty());

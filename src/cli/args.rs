@@ -1,0 +1,195 @@
+//! The command line as types; their comments are the help.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    a step or a check failed, or what was asked for is not built
+  2    the command line, graph.toml or graph.lock is wrong
+  3    the store is damaged or inconsistent
+  130  interrupted
+
+With --json, one object goes to stdout and everything else to stderr.";
+
+/// A build graph for model artifacts.
+///
+/// graph.toml says how a checkpoint comes to be: what is grafted from where, how it is quantised, spliced, checked and
+/// served. graftwerk makes every step a hashed node, rebuilds only what a change invalidates, and keeps every output.
+#[derive(Debug, Parser)]
+#[command(name = "graftwerk", version, after_help = EXIT_CODES, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Work as if started in DIR.
+    #[arg(short = 'C', value_name = "DIR", global = true, help_heading = "Everywhere")]
+    pub(crate) directory: Option<PathBuf>,
+    /// The graph to read.
+    #[arg(long, value_name = "FILE", default_value = "graph.toml", global = true, help_heading = "Everywhere")]
+    pub(crate) graph: PathBuf,
+    /// The store's folder, in place of what the graph says (`store` beside it).
+    #[arg(long, value_name = "DIR", global = true, help_heading = "Everywhere")]
+    pub(crate) store: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    pub(crate) json: bool,
+    /// Say only what is wrong.
+    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = "Everywhere")]
+    pub(crate) quiet: bool,
+    /// Say more: every line of a step, full digests.
+    #[arg(short, long, global = true, help_heading = "Everywhere")]
+    pub(crate) verbose: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Build nodes, and of what they need only what is not built yet.
+    Build(Build),
+    /// Show what a build would do and why, and do nothing.
+    Plan(Plan),
+    /// Show every node: whether it is built, and where.
+    Status,
+    /// Say why a node would run, or why it did.
+    Why(One),
+    /// Show a node's recipe, inputs, runs and files, or what an ID (`b3:…`) names.
+    Show(Show),
+    /// Print the log of a node's last run.
+    Log(One),
+    /// Print the absolute path of a node's tree.
+    Path(One),
+    /// Resolve sources anew and record them in graph.lock; all of them without a name.
+    Update(Update),
+    /// Fix which of several trees of a node is used.
+    Pin(Pin),
+}
+
+/// How a step may run.
+#[derive(Debug, Args)]
+pub(crate) struct How {
+    /// Hash every source again, whatever its time and size say.
+    #[arg(long)]
+    pub(crate) check_content: bool,
+    /// Refuse to run where sources are not what graph.lock says.
+    #[arg(long)]
+    pub(crate) locked: bool,
+    /// Run process steps even where they can't be isolated, and accept what such runs made.
+    #[arg(long)]
+    pub(crate) unsandboxed: bool,
+}
+
+/// `build`.
+#[derive(Debug, Args)]
+pub(crate) struct Build {
+    /// The nodes to build; without any, all of them.
+    #[arg(value_name = "NODE")]
+    pub(crate) nodes: Vec<String>,
+    /// How many steps run at once; without it, a number that suits this machine.
+    #[arg(short, long, value_name = "N")]
+    pub(crate) jobs: Option<NonZeroUsize>,
+    /// After a failure, go on with what does not depend on it.
+    #[arg(short, long)]
+    pub(crate) keep_going: bool,
+    /// Keep the scratch folder of a failed step, and say where it is.
+    #[arg(long)]
+    pub(crate) keep_failed: bool,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// `plan`.
+#[derive(Debug, Args)]
+pub(crate) struct Plan {
+    /// The nodes to plan for; without any, all of them.
+    #[arg(value_name = "NODE")]
+    pub(crate) nodes: Vec<String>,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// A command about one node.
+#[derive(Debug, Args)]
+pub(crate) struct One {
+    /// The node.
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+}
+
+/// `show`.
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// A node's name, or the ID of a recipe, tree or blob; `b3:` and at least four digits will do.
+    #[arg(value_name = "NODE|ID")]
+    pub(crate) what: String,
+}
+
+/// `update`.
+#[derive(Debug, Args)]
+pub(crate) struct Update {
+    /// The sources to resolve.
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+/// `pin`.
+#[derive(Debug, Args)]
+pub(crate) struct Pin {
+    /// The node.
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    /// The tree to use; without it, the one in use now.
+    #[arg(value_name = "TREE", conflicts_with = "remove")]
+    pub(crate) tree: Option<String>,
+    /// Take the pin away.
+    #[arg(long)]
+    pub(crate) remove: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent_and_documents_its_exit_codes() {
+        Cli::command().debug_assert();
+        let help = Cli::command().render_long_help().to_string();
+        for code in ["0    done", "1    ", "2    ", "3    ", "130  interrupted"] {
+            assert!(help.contains(code), "{code:?} in\n{help}");
+        }
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{} says what it does", command.get_name());
+        }
+    }
+
+    #[test]
+    fn global_flags_stand_before_and_behind_the_command() {
+        for line in ["graftwerk -C x --json build a b -j 3", "graftwerk build a b --json -j3 -C x"] {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            assert!(cli.global.json && cli.global.directory == Some("x".into()));
+            let Command::Build(b) = cli.command else { panic!("{line}") };
+            assert_eq!((b.nodes, b.jobs.map(NonZeroUsize::get)), (vec!["a".into(), "b".into()], Some(3)));
+        }
+    }
+
+    #[test]
+    fn wrong_usage_exits_2() {
+        for line in
+            ["graftwerk buidl", "graftwerk build -j 0", "graftwerk path", "graftwerk -q -v status", "graftwerk why a b"]
+        {
+            let e = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(e.exit_code(), 2, "{line}");
+        }
+        assert_eq!(Cli::try_parse_from(["graftwerk", "--help"]).unwrap_err().exit_code(), 0);
+    }
+}

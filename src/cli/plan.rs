@@ -1,0 +1,81 @@
+//! `graftwerk plan`.
+
+use crate::cli::args::Plan;
+use crate::cli::exit::Exit;
+use crate::cli::screen::reasons_text;
+use crate::cli::shell::{Ended, Shell};
+use crate::cli::words;
+use crate::front::{PlanReport, PlanStep};
+
+pub(crate) fn run(shell: &Shell, args: &Plan) -> Ended {
+    let (report, _) = shell.ask(|p, events, cancel| p.plan(&args.nodes, (&args.how).into(), events, cancel))?;
+    shell.source_errors(report.errors.iter().map(|e| (e.error.as_str(), e.hint.as_deref())));
+    if shell.terminal.json {
+        shell.answer_json(&report);
+    } else {
+        shell.terminal.print(&text(&report, shell.terminal.verbose));
+    }
+    Ok(if report.errors.is_empty() { Exit::Done } else { Exit::Failed })
+}
+
+fn text(report: &PlanReport, verbose: bool) -> String {
+    let rows: Vec<Vec<String>> = report
+        .steps
+        .iter()
+        .map(|s| vec![s.action.to_owned(), s.node.clone(), s.kind.to_owned(), because(s, verbose)])
+        .collect();
+    words::columns(&rows)
+}
+
+fn because(step: &PlanStep, verbose: bool) -> String {
+    let reasons = reasons_text(&step.reasons, verbose);
+    let mut parts: Vec<String> = Vec::new();
+    if let Some(r) = reasons.strip_prefix(": ") {
+        parts.push(r.to_owned());
+    }
+    if !step.on.is_empty() {
+        let how = if step.action == "await" { "waits for" } else { "blocked by" };
+        parts.push(format!("{how} {}", step.on.join(", ")));
+    }
+    parts.extend(step.error.clone());
+    parts.extend(step.hint.as_ref().map(|h| format!("hint: {h}")));
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::recipe::{Change, Class, FieldName};
+    use crate::plan::Reason;
+
+    #[test]
+    fn every_step_is_shown_with_its_reasons_and_both_values() {
+        let step = |node: &str, action, reasons, on: &[&str]| PlanStep {
+            node: node.to_owned(),
+            kind: "quant",
+            action,
+            reasons,
+            on: on.iter().map(|s| (*s).to_owned()).collect(),
+            recipe: None,
+            error: None,
+            hint: None,
+        };
+        let change = Change {
+            field: FieldName { class: Class::Param, name: "strength".to_owned() },
+            old: Some("1".to_owned()),
+            new: Some("1.0".to_owned()),
+        };
+        let steps = vec![
+            step("graft-a", "fresh", vec![], &[]),
+            step("quant-a", "run", vec![Reason::Changed { change, files: vec![] }], &[]),
+            step("splice-a", "await", vec![], &["quant-a"]),
+            step("seat-a", "blocked", vec![], &["check-a"]),
+        ];
+        insta::assert_snapshot!(text(&PlanReport { steps, errors: vec![] }, false), @r"
+        fresh    graft-a   quant
+        run      quant-a   quant  param strength: 1 → 1.0
+        await    splice-a  quant  waits for quant-a
+        blocked  seat-a    quant  blocked by check-a
+        ");
+    }
+}
