@@ -9,8 +9,19 @@ use std::fs;
 use common::{Project, files};
 
 const ALL: [&str; 13] = [
-    "check-a", "check-b", "finetune-b", "graft-a", "graft-b", "model-a", "model-b", "quant-a", "quant-b", "seat-a",
-    "seat-b", "splice-a", "splice-b",
+    "check-a",
+    "check-b",
+    "finetune-b",
+    "graft-a",
+    "graft-b",
+    "model-a",
+    "model-b",
+    "quant-a",
+    "quant-b",
+    "seat-a",
+    "seat-b",
+    "splice-a",
+    "splice-b",
 ];
 
 #[test]
@@ -25,7 +36,12 @@ fn the_first_build_does_what_both_finetunes_share_once_and_the_second_does_nothi
     assert_eq!(second.nodes("fresh"), ALL);
     let said = p.run(&["build"]);
     assert_eq!(said.code, Some(0));
-    assert!(said.stdout.contains("nothing to do") || said.stderr.contains("nothing to do"), "{}{}", said.stdout, said.stderr);
+    assert!(
+        said.stdout.contains("nothing to do") || said.stderr.contains("nothing to do"),
+        "{}{}",
+        said.stdout,
+        said.stderr
+    );
 }
 
 #[test]
@@ -36,7 +52,15 @@ fn one_byte_of_the_finetune_rebuilds_all_that_is_made_of_it_and_nothing_twice() 
     assert_eq!(
         p.built(),
         [
-            "check-a", "check-b", "finetune-b", "graft-a", "model-a", "model-b", "quant-a", "seat-a", "seat-b",
+            "check-a",
+            "check-b",
+            "finetune-b",
+            "graft-a",
+            "model-a",
+            "model-b",
+            "quant-a",
+            "seat-a",
+            "seat-b",
             "splice-a"
         ]
     );
@@ -63,7 +87,11 @@ fn an_edited_chat_template_costs_no_graft_no_quant_and_no_splice() {
 fn a_stricter_check_runs_only_the_check() {
     let p = Project::demo();
     p.build();
-    p.edit("graph.toml", "unchanged.was = [\"mtp.*\", \"model.visual.*\"]", "unchanged.was = [\"mtp.*\", \"model.visual.*\", \"lm_head.*\"]");
+    p.edit(
+        "graph.toml",
+        "unchanged.was = [\"mtp.*\", \"model.visual.*\"]",
+        "unchanged.was = [\"mtp.*\", \"model.visual.*\", \"lm_head.*\"]",
+    );
     assert_eq!(p.built(), ["check-a"]);
 }
 

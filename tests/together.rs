@@ -44,8 +44,7 @@ fn a_build_waits_for_whoever_holds_a_recipe_and_says_for_whom() {
     let mut held = fs::File::options().read(true).write(true).create_new(true).open(&lock).unwrap();
     held.lock().unwrap();
     held.write_all(br#"{"pid":4711,"host":"elsewhere","what":"finetune-z","since":"2026-01-01T00:00:00Z"}"#).unwrap();
-    let mut build =
-        p.command(&["build", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut build = p.command(&["build", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(build.stderr.take().unwrap());
     let mut line = String::new();
     loop {
@@ -72,7 +71,8 @@ fn a_lock_file_left_by_the_dead_or_filled_with_garbage_stops_nobody() {
     let plan = p.run(&["plan", "--json"]);
     let recipe = plan.step("finetune-b")["recipe"].as_str().unwrap().trim_start_matches("b3:").to_owned();
     let pid = std::process::id();
-    let texts = [format!(r#"{{"pid":{pid},"host":"h","what":"x","since":"s"}}"#).into_bytes(), b"\xff\x00garbage".to_vec()];
+    let texts =
+        [format!(r#"{{"pid":{pid},"host":"h","what":"x","since":"s"}}"#).into_bytes(), b"\xff\x00garbage".to_vec()];
     for text in texts {
         fs::write(p.path(&format!("store/locks/recipe-{recipe}")), text).unwrap();
         p.build();

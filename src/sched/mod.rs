@@ -145,6 +145,10 @@ pub async fn run(
             StepEnd::Reused(run) => machine.succeeded(id, run, false)?,
             StepEnd::Failed { error, hint } => {
                 failed = true;
+                // Whoever waits for the same recipe would only fail the same way.
+                for waiting in same.remove(&recipe).unwrap_or_default() {
+                    machine.failed(waiting, error.clone(), hint.clone())?;
+                }
                 machine.failed(id, error, hint)?;
             }
             StepEnd::Cancelled => {

@@ -247,7 +247,11 @@ fn check_version(dir: &Path) -> Result<()> {
         None => {}
     }
     let names = fsx::names(dir)?;
-    if let Some(other) = names.iter().find(|n| !NEUTRAL.iter().any(|k| n.as_os_str() == *k)) {
+    // Another process may be making it at this moment: the VERSION's temporary name is no content.
+    let neutral = |n: &std::ffi::OsString| {
+        NEUTRAL.iter().any(|k| n.as_os_str() == *k) || n.to_string_lossy().starts_with(".graftwerk-")
+    };
+    if let Some(other) = names.iter().find(|n| !neutral(n)) {
         // A store being made by another process has its VERSION first of all.
         if fsx::read_optional(&path)?.is_some() {
             return check_version(dir);

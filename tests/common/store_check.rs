@@ -18,7 +18,11 @@ fn named(folder: &Path) -> Vec<(String, std::path::PathBuf)> {
     let mut all = Vec::new();
     for sub in below(folder) {
         for file in below(&sub) {
-            let name = format!("{}{}", sub.file_name().unwrap().to_str().unwrap(), file.file_name().unwrap().to_str().unwrap());
+            let name = format!(
+                "{}{}",
+                sub.file_name().unwrap().to_str().unwrap(),
+                file.file_name().unwrap().to_str().unwrap()
+            );
             all.push((name, file));
         }
     }
@@ -40,8 +44,8 @@ pub fn check(store: &Path) {
     }
     for recipe in below(&store.join("runs")) {
         for file in below(&recipe) {
-            let run: RunRecord = serde_json::from_slice(&fs::read(&file).unwrap())
-                .unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+            let run: RunRecord =
+                serde_json::from_slice(&fs::read(&file).unwrap()).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
             let hex = run.recipe.hex();
             assert!(store.join("recipes").join(&hex[..2]).join(&hex[2..]).exists(), "no recipe for {}", file.display());
             if let Some(id) = run.tree() {
