@@ -1,8 +1,250 @@
-//! The kind `quant`: a checkpoint's Linear weights in fewer bits.
+//! `quant`: a checkpoint's Linear weights in fewer bits, natively where no calibration is needed, else by a script.
+//!
+//! ```toml
+//! [node.quant]
+//! kind = "quant"
+//! inputs.model = "graft"
+//! method = "nvfp4a16"
+//! ignore = ["lm_head", "model.visual.*", "re:.*in_proj_[ab]$"]
+//! drop = ["mtp.*"]
+//! ```
+//!
+//! With `method` every shard is rewritten under its name ([`rewrite`]), the index is brought up to date, config.json
+//! gains `quantization_config` ([`config`]) and nothing else of the input changes; [`select`] says what counts as
+//! Linear. With `argv` the step is a script, as with the kind `run`; its output is held to the same names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use serde_json::json;
+
+use crate::jsonedit::Document;
+use crate::kinds::run::{COMMAND_KEYS, command, command_action};
+use crate::kinds::{Action, Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Step, StepError};
+use crate::model::path::RelPath;
+use crate::model::tree::Entry;
+use crate::near::did_you_mean;
+use crate::tensors::checkpoint::{Checkpoint, WeightFile};
+use crate::tensors::dtype::elements;
+use crate::tensors::index::{INDEX_NAME, Index};
+use crate::tensors::pattern::Pattern;
 
 pub mod config;
 pub mod fuse;
 pub mod nvfp4;
-pub mod pattern;
+pub mod rewrite;
 pub mod round;
 pub mod select;
+
+use rewrite::{Fate, Rewriter};
+use select::{Selection, Tensor, select};
+
+/// The kind `quant`.
+pub struct Quant;
+
+const CONFIG: &str = "config.json";
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
+/// Methods that need no script.
+const METHODS: [&str; 1] = ["nvfp4a16"];
+
+static KEYS: LazyLock<Vec<KeySpec>> = LazyLock::new(|| {
+    let mut keys = vec![
+        KeySpec::optional("method", KeyType::Str, "a native method: \"nvfp4a16\""),
+        KeySpec::optional("ignore", KeyType::StrList, "modules that stay plain: globs, or re: and an expression"),
+        KeySpec::optional("drop", KeyType::StrList, "tensors or modules that are left out, likewise"),
+    ];
+    keys.extend(COMMAND_KEYS.iter().map(|k| KeySpec { required: false, ..*k }));
+    keys
+});
+
+impl Kind for Quant {
+    fn name(&self) -> &'static str {
+        "quant"
+    }
+
+    fn revision(&self) -> u32 {
+        1
+    }
+
+    fn about(&self) -> &'static str {
+        "quantises a checkpoint: natively (nvfp4a16) or by a script"
+    }
+
+    fn keys(&self) -> &'static [KeySpec] {
+        &KEYS
+    }
+
+    fn check(&self, params: &Params, aliases: &[&str]) -> Result<(), ParamError> {
+        if !aliases.contains(&"model") {
+            return Err(ParamError::new("inputs", "there is no input `model`").hint("inputs.model = \"NODE\""));
+        }
+        patterns(params, "drop")?;
+        match (params.get("method"), params.contains_key("argv")) {
+            (Some(_), true) => Err(ParamError::new("argv", "`method` and `argv` exclude each other")
+                .hint("keep `method` for the native quantiser, or `argv` for a script")),
+            (None, false) => Err(ParamError::new("method", "neither `method` nor `argv` is given")
+                .hint("method = \"nvfp4a16\", or argv = [\"…\"] for a script")),
+            (None, true) if params.contains_key("ignore") => {
+                Err(ParamError::new("ignore", "`ignore` goes with `method`")
+                    .hint("give a script its own list in `params`"))
+            }
+            (None, true) => command(params, aliases).map(|_| ()),
+            (Some(method), false) => {
+                let name = method.as_str().unwrap_or_default();
+                if !METHODS.contains(&name) {
+                    let hint = did_you_mean(name, METHODS).unwrap_or_else(|| format!("known are {METHODS:?}"));
+                    return Err(ParamError::new("method", format!("{name:?} is no native method")).hint(hint));
+                }
+                patterns(params, "ignore")?;
+                if let Some(key) = COMMAND_KEYS.iter().find(|k| params.contains_key(k.name)) {
+                    return Err(ParamError::new(
+                        key.name,
+                        format!("`{}` goes with `argv`, not with `method`", key.name),
+                    ));
+                }
+                match aliases.iter().find(|a| **a != "model") {
+                    Some(other) => {
+                        let what = format!("the native quantiser takes no input `{other}`, only `model`");
+                        Err(ParamError::new(format!("inputs.{other}"), what))
+                    }
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn action(&self, params: &Params, inputs: &BTreeMap<String, Input>) -> Result<Action, StepError> {
+        if params.contains_key("argv") { command_action(params, inputs) } else { Ok(Action::Builtin) }
+    }
+
+    fn run(&self, step: &Step<'_>, out: &mut Output) -> Result<Report, StepError> {
+        let model = step.input("model")?;
+        let checkpoint = open(model)?;
+        let mut config = read_config(model)?;
+        let facts = config::facts(&config);
+        if let Some(at) = facts.quantised_at {
+            let what = format!("the input `model` is quantised already: {CONFIG} has {at}");
+            return Err(StepError::invalid(what, "quantise the checkpoint that it was made from"));
+        }
+        let tensors: Vec<Tensor<'_>> =
+            checkpoint.tensors().map(|(_, t)| Tensor { name: &t.name, dtype: t.dtype, shape: &t.shape }).collect();
+        let wanted = |key| patterns(step.params, key).map_err(|e| StepError::Invalid { what: e.what, hint: e.hint });
+        let selection = select(&tensors, &facts, &wanted("ignore")?, &wanted("drop")?)?;
+
+        out.keep_all(model);
+        let mut rewriter = Rewriter::new(step, model, &checkpoint, &selection);
+        let mut fates = Vec::new();
+        for shard in &checkpoint.shards {
+            let path = path(&shard.file.name)?;
+            fates.push((shard, rewriter.shard(shard, &path, out)?));
+        }
+        let bytes_out = fates
+            .iter()
+            .map(|(shard, fate)| match fate {
+                Fate::Kept => shard.table.data_len(),
+                Fate::LeftOut => 0,
+                Fate::Rewritten(specs) => specs.iter().filter_map(|s| s.dtype.byte_len(&s.shape).ok()).sum(),
+            })
+            .sum();
+        if let Some(index) = &checkpoint.index {
+            let mut index = index.clone();
+            for (shard, fate) in &fates {
+                if *fate != Fate::Kept {
+                    index.weight_map.retain(|_, s| *s != shard.file.name);
+                }
+                if let Fate::Rewritten(specs) = fate {
+                    index.weight_map.extend(specs.iter().map(|s| (s.name.clone(), shard.file.name.clone())));
+                }
+            }
+            write_index(index, bytes_out, &checkpoint, &selection, out)?;
+        }
+        let ignored: Vec<String> = selection.ignored.iter().cloned().collect();
+        config::insert(&mut config, &config::nvfp4a16(&ignored))
+            .map_err(|e| StepError::invalid(format!("{CONFIG}: {e}"), "it must be a JSON object"))?;
+        out.write(path(CONFIG)?, &config.finish()).map_err(StepError::io(format!("writing {CONFIG}")))?;
+        Ok(report(&checkpoint, &selection, bytes_out))
+    }
+}
+
+/// Patterns of a key, none where it is not there.
+fn patterns(params: &Params, key: &str) -> Result<Vec<Pattern>, ParamError> {
+    let Some(value) = params.get(key) else { return Ok(Vec::new()) };
+    let texts = value
+        .as_str_list()
+        .ok_or_else(|| ParamError::new(key, format!("`{key}` takes a list of strings, found {}", value.type_name())))?;
+    texts.into_iter().map(|t| Pattern::module(t).map_err(|e| ParamError::new(key, e.to_string()))).collect()
+}
+
+fn path(name: &str) -> Result<RelPath, StepError> {
+    RelPath::try_from(name).map_err(|e| StepError::invalid(e.to_string(), ""))
+}
+
+/// The checkpoint of an input.
+fn open(model: &Input) -> Result<Checkpoint, StepError> {
+    let files = model
+        .tree
+        .files()
+        .filter_map(|(path, blob, size, _)| Some(WeightFile { name: path.as_str()?.to_owned(), blob, size }));
+    let read = |f: &WeightFile| model.read(&RelPath::try_from(f.name.as_str()).map_err(std::io::Error::other)?, f.size);
+    Checkpoint::open(files, read, |f| model.files.table(f.blob))
+        .map_err(|e| StepError::invalid(format!("the input `{}`: {e}", model.alias), e.hint()))
+}
+
+fn read_config(model: &Input) -> Result<Document, StepError> {
+    let path = path(CONFIG)?;
+    let Some(Entry::File { .. }) = model.tree.get(&path) else {
+        let what = format!("the input `{}` has no {CONFIG}, which says how its weights are stored", model.alias);
+        return Err(StepError::invalid(what, format!("add {CONFIG:?} to `uses` of inputs.{}", model.alias)));
+    };
+    if model.tree.at("hf_quant_config.json").is_some() {
+        let what = "the input `model` is quantised already: it has hf_quant_config.json";
+        return Err(StepError::invalid(what, "quantise the checkpoint that it was made from"));
+    }
+    let bytes = model.read(&path, MAX_CONFIG_BYTES).map_err(StepError::io(format!("reading {CONFIG}")))?;
+    Document::parse(&bytes)
+        .map_err(|e| StepError::invalid(format!("{CONFIG} of the input `{}`: {e}", model.alias), "repair it"))
+}
+
+fn write_index(
+    mut index: Index,
+    total_size: u64,
+    checkpoint: &Checkpoint,
+    selection: &Selection,
+    out: &mut Output,
+) -> Result<(), StepError> {
+    // A packed weight still stands for as many parameters: only what is dropped is gone.
+    let gone = checkpoint.tensors().filter(|(_, t)| selection.dropped.contains(&t.name));
+    let gone = gone.filter_map(|(_, t)| elements(&t.shape)).sum();
+    index.update_sums(total_size, 0, gone);
+    out.write(path(INDEX_NAME)?, index.to_json().as_bytes()).map_err(StepError::io(format!("writing {INDEX_NAME}")))
+}
+
+fn report(checkpoint: &Checkpoint, selection: &Selection, bytes_out: u64) -> Report {
+    let bytes_in = checkpoint.data_len();
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let mut notes = checkpoint.notes.clone();
+    notes.push(format!(
+        "{} quantised, {} left plain, {} dropped; {bytes_in} bytes of tensors became {bytes_out}",
+        count(selection.quantised.len(), "module"),
+        count(selection.ignored.len(), "Linear module"),
+        count(selection.dropped.len(), "tensor"),
+    ));
+    notes.extend(split_groups(selection));
+    let facts = [
+        ("method", json!(METHODS[0])),
+        ("quantised", json!(selection.quantised.len())),
+        ("ignored", json!(selection.ignored)),
+        ("dropped", json!(selection.dropped)),
+        ("bytes_in", json!(bytes_in)),
+        ("bytes_out", json!(bytes_out)),
+    ];
+    Report { verdict: None, notes, facts: facts.map(|(k, v)| (k.to_owned(), v)).into() }
+}
+
+/// Servers fuse q, k and v into one matrix, and refuse one that is half quantised.
+fn split_groups(selection: &Selection) -> Vec<String> {
+    let quantised: BTreeSet<&str> = selection.quantised.values().map(|w| w.group.as_str()).collect();
+    let plain = selection.ignored.iter().filter(|m| quantised.contains(fuse::scale_group(m).as_str()));
+    plain.map(|m| format!("{m} stays plain, but modules that servers fuse with it are quantised")).collect()
+}

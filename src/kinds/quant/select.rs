@@ -13,11 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::config::Facts;
 use super::fuse::scale_group;
 use super::nvfp4::GROUP;
-use super::pattern::Pattern;
 use super::round::Float;
 use crate::kinds::StepError;
-use crate::near::did_you_mean;
 use crate::tensors::dtype::Dtype;
+use crate::tensors::pattern::{NoMatch, Pattern, matching};
 
 /// A tensor of the input.
 #[derive(Debug, Clone, Copy)]
@@ -157,23 +156,23 @@ fn every_pattern_matches(tensors: &[Tensor<'_>], ignore: &[Pattern], drop: &[Pat
         .map(|t| module_of(t.name))
         .chain(tensors.iter().filter(|t| fused_experts(t).is_some()).flat_map(|t| [t.name, module_of(t.name)]))
         .collect();
-    let nothing = |key: &str, p: &Pattern, names: Vec<&str>| {
-        let hint = did_you_mean(p.text(), names).unwrap_or_else(|| format!("take it out of `{key}`"));
-        StepError::invalid(format!("{:?} in `{key}` matches nothing in the input `model`", p.text()), hint)
+    let modules: Vec<&str> = modules.into_iter().collect();
+    let nothing = |key: &str, e: NoMatch| {
+        let hint = Some(e.hint()).filter(|h| !h.is_empty()).unwrap_or_else(|| format!("take it out of `{key}`"));
+        StepError::invalid(format!("`{key}`: {e} in the input `model`"), hint)
     };
-    for p in ignore {
-        // An output layer that is tied to the embedding has no tensor; see keep_tied_output.
-        let tied = p.exact().is_some_and(|name| leaf_of(name) == "lm_head");
-        if !tied && !modules.iter().any(|m| p.matches(m)) {
-            return Err(nothing("ignore", p, modules.into_iter().collect()));
-        }
-    }
-    for p in drop {
-        if !tensors.iter().any(|t| p.matches(t.name) || p.matches(module_of(t.name))) {
-            return Err(nothing("drop", p, tensors.iter().map(|t| t.name).chain(modules).collect()));
-        }
-    }
+    // An output layer that is tied to the embedding has no tensor; see keep_tied_output.
+    let ignore: Vec<Pattern> = ignore.iter().filter(|p| tied_output(p).is_none()).cloned().collect();
+    matching(&modules, &ignore).map_err(|e| nothing("ignore", e))?;
+    let names: Vec<&str> = tensors.iter().map(|t| t.name).chain(modules.iter().copied()).collect();
+    matching(&names, drop).map_err(|e| nothing("drop", e))?;
     Ok(())
+}
+
+/// The name, where the pattern is the exact name of an output layer.
+fn tied_output(pattern: &Pattern) -> Option<&str> {
+    let text = pattern.text();
+    (leaf_of(text) == "lm_head" && !text.starts_with("re:") && !text.contains(['*', '?', '['])).then_some(text)
 }
 
 /// Without an embedding by name, one of the weights that are as high as the vocabulary may be it.
@@ -200,7 +199,7 @@ fn keep_tied_output(tensors: &[Tensor<'_>], facts: &Facts, ignore: &[Pattern], i
     if tensors.iter().any(|t| leaf_of(module_of(t.name)) == "lm_head") {
         return;
     }
-    ignored.extend(ignore.iter().filter_map(Pattern::exact).filter(|n| leaf_of(n) == "lm_head").map(str::to_owned));
+    ignored.extend(ignore.iter().filter_map(tied_output).map(str::to_owned));
     if facts.tied {
         ignored.insert("lm_head".to_owned());
     }
@@ -213,7 +212,7 @@ mod tests {
     const BF16: Dtype = Dtype::Bf16;
 
     fn patterns(texts: &[&str]) -> Vec<Pattern> {
-        texts.iter().map(|t| Pattern::parse(t).unwrap()).collect()
+        texts.iter().map(|t| Pattern::module(t).unwrap()).collect()
     }
 
     fn of(tensors: &[(&str, Dtype, &[u64])], ignore: &[&str], drop: &[&str]) -> Result<Selection, String> {
@@ -268,9 +267,9 @@ mod tests {
         let e = of(SMALL, &["m.layers.0.q_prj"], &[]).unwrap_err();
         assert_eq!(
             e,
-            "\"m.layers.0.q_prj\" in `ignore` matches nothing in the input `model` | did you mean `m.layers.0.q_proj`?"
+            "`ignore`: the pattern \"m.layers.0.q_prj\" matches none of 8 names in the input `model` | did you mean \"m.layers.0.q_proj\"?"
         );
-        assert!(of(SMALL, &[], &["mpt.*"]).unwrap_err().contains("`drop` matches nothing"));
+        assert!(of(SMALL, &[], &["mpt.*"]).unwrap_err().contains("`drop`: the pattern \"mpt.*\" matches none"));
     }
 
     #[test]
