@@ -74,7 +74,7 @@ pub trait Kind: Send + Sync {
 
 /// All kinds, in the order of the reference.
 pub fn all() -> &'static [&'static dyn Kind] {
-    &[&edit::Edit, &run::Run, &serve::Serve]
+    &[&quant::Quant, &edit::Edit, &run::Run, &serve::Serve]
 }
 
 /// The kind of this name.

@@ -2,6 +2,10 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod cgroup;
+pub mod folder;
+pub mod synthetic;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;

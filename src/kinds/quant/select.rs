@@ -144,7 +144,7 @@ fn weight(t: &Tensor<'_>, module: &str, rows: u64, cols: u64) -> Result<Weight, 
     if rows == 0 || cols == 0 {
         return Err(format!("has no elements: {:?}", t.shape));
     }
-    if cols % GROUP as u64 != 0 {
+    if !cols.is_multiple_of(GROUP as u64) {
         return Err(format!("has {cols} columns: no multiple of {GROUP}"));
     }
     Ok(Weight { module: module.to_owned(), float, rows, cols, group: scale_group(module) })
@@ -265,10 +265,8 @@ mod tests {
     #[test]
     fn a_pattern_that_matches_nothing_is_an_error_with_near_names() {
         let e = of(SMALL, &["m.layers.0.q_prj"], &[]).unwrap_err();
-        assert_eq!(
-            e,
-            "`ignore`: the pattern \"m.layers.0.q_prj\" matches none of 8 names in the input `model` | did you mean \"m.layers.0.q_proj\"?"
-        );
+        let said = "`ignore`: the pattern \"m.layers.0.q_prj\" matches none of 8 names in the input `model` | did you mean \"m.layers.0.q_proj\"";
+        assert!(e.starts_with(said), "{e}");
         assert!(of(SMALL, &[], &["mpt.*"]).unwrap_err().contains("`drop`: the pattern \"mpt.*\" matches none"));
     }
 
