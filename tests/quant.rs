@@ -133,12 +133,15 @@ fn the_tree_of_the_quantised_lineage_does_not_change_unnoticed() {
     );
 }
 
+/// Name, type, shape and bytes of a tensor.
+type Made<'a> = (&'a str, &'a str, &'a [u64], &'a [u8]);
+
 struct Small {
     dir: tempfile::TempDir,
 }
 
 impl Small {
-    fn new(shards: &[(&str, &[(&str, &str, &[u64], &[u8])])]) -> Self {
+    fn new(shards: &[(&str, &[Made<'_>])]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for (name, tensors) in shards {
             std::fs::write(dir.path().join(name), shard(tensors)).unwrap();
@@ -156,7 +159,7 @@ impl Small {
     }
 }
 
-fn shard(tensors: &[(&str, &str, &[u64], &[u8])]) -> Vec<u8> {
+fn shard(tensors: &[Made<'_>]) -> Vec<u8> {
     let (mut header, mut body) = (serde_json::Map::new(), Vec::new());
     for (name, dtype, shape, bytes) in tensors {
         let begin = body.len();
@@ -241,7 +244,7 @@ fn an_infinity_is_refused_with_its_tensor_row_and_column() {
 
 #[test]
 fn a_quantised_input_and_a_missing_config_are_refused_with_what_to_do() {
-    let tensors: &[(&str, &str, &[u64], &[u8])] = &[("a.weight", "BF16", &[2, 32], &ones(64))];
+    let tensors: &[Made<'_>] = &[("a.weight", "BF16", &[2, 32], &ones(64))];
     let small = Small::new(&[("model.safetensors", tensors)]);
     let hidden = small.folder().filtered(|p| p != "config.json");
     assert!(told(quantise(&hidden, &nvfp4(&[], &[]))).contains("add \"config.json\" to `uses` of inputs.model"));

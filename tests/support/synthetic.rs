@@ -89,5 +89,5 @@ fn shard(path: &Path, tensors: &[(String, Vec<u64>)]) -> u64 {
 fn noise(seed: &mut u64) -> u16 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     let bits = (*seed >> 40) as u16;
-    bits & 0x8000 | 0x3c00 + (bits & 0x3ff)
+    bits & 0x8000 | (0x3c00 + (bits & 0x3ff))
 }
