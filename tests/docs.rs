@@ -3,12 +3,16 @@
 //!
 //! `UPDATE_DOCS=1 cargo test --test docs` writes the generated parts anew.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use graftwerk::graph::Graph;
 use graftwerk::kinds::{self, KeyType};
 
 fn root() -> PathBuf {
@@ -133,4 +137,134 @@ fn every_page_is_in_the_index() {
         let below = page.strip_prefix(root().join("docs")).unwrap().to_str().unwrap().to_owned();
         assert!(below == "index.md" || index.contains(&format!("({below})")), "docs/index.md does not name {below}");
     }
+}
+
+// ---- The tutorial ----
+
+/// A fenced block of a page: the words behind the fence, and its lines.
+struct Block {
+    info: String,
+    line: usize,
+    text: String,
+}
+
+fn blocks(text: &str) -> Vec<Block> {
+    let mut found = Vec::new();
+    let mut open: Option<Block> = None;
+    for (i, line) in text.lines().enumerate() {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(info)) => open = Some(Block { info: info.to_owned(), line: i + 1, text: String::new() }),
+            (Some(_), Some(_)) => found.extend(open.take()),
+            (Some(b), None) => {
+                b.text.push_str(line);
+                b.text.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    found
+}
+
+/// A command of a console block, the output that it must give (standard error before standard output, as both go to
+/// one pipe), and its exit code.
+struct Example<'a> {
+    command: &'a str,
+    output: Vec<&'a str>,
+    code: i32,
+}
+
+fn examples(block: &str) -> Vec<Example<'_>> {
+    let mut found: Vec<Example<'_>> = Vec::new();
+    for line in block.lines() {
+        if let Some(command) = line.strip_prefix("$ ") {
+            found.push(Example { command, output: Vec::new(), code: 0 });
+        } else if let Some(code) = line.strip_prefix("? ") {
+            found.last_mut().unwrap().code = code.parse().unwrap();
+        } else {
+            found.last_mut().expect("a block starts with a command").output.push(line);
+        }
+    }
+    found
+}
+
+/// `[..]` stands for any text of a line.
+fn line_matches(wanted: &str, found: &str) -> bool {
+    let Some((before, after)) = wanted.split_once("[..]") else { return wanted == found };
+    let Some(rest) = found.strip_prefix(before) else { return false };
+    (0..=rest.len()).filter(|i| rest.is_char_boundary(*i)).any(|i| line_matches(after, &rest[i..]))
+}
+
+/// `...` stands for any lines.
+fn lines_match(wanted: &[&str], found: &[&str]) -> bool {
+    match wanted {
+        [] => found.is_empty(),
+        ["...", rest @ ..] => (0..=found.len()).any(|i| lines_match(rest, &found[i..])),
+        [first, rest @ ..] => {
+            found.split_first().is_some_and(|(f, left)| line_matches(first, f) && lines_match(rest, left))
+        }
+    }
+}
+
+#[test]
+fn the_tutorial_s_files_and_commands_run_with_the_output_that_it_shows() {
+    let project = common::Project::new("");
+    common::copy_tree(&root().join("demo"), &project.path("demo"));
+    let bin = Path::new(common::GRAFTWERK).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let page = fs::read_to_string(root().join("docs/tutorial.md")).unwrap();
+    let mut ran = 0;
+    for block in blocks(&page) {
+        let (language, name) = block.info.split_once(' ').unwrap_or((&block.info, ""));
+        if language != "console" {
+            assert!(!name.is_empty(), "docs/tutorial.md:{}: a block that is no file and no command", block.line);
+            let before = name.strip_prefix('+').map(|n| (n, project.read(n)));
+            let (name, text) = before.map_or((name, block.text.clone()), |(n, old)| (n, old + &block.text));
+            project.write(name, text);
+            continue;
+        }
+        for example in examples(&block.text) {
+            ran += 1;
+            let done = Command::new("sh")
+                .args(["-c", &format!("exec 2>&1\n{}", example.command)])
+                .current_dir(&project.dir)
+                .env("PATH", &path)
+                .output()
+                .unwrap();
+            let text = String::from_utf8(done.stdout).unwrap();
+            let found: Vec<&str> = text.lines().collect();
+            let place = format!("docs/tutorial.md:{}: $ {}", block.line, example.command);
+            assert_eq!(done.status.code(), Some(example.code), "{place}\n{text}");
+            assert!(
+                lines_match(&example.output, &found),
+                "{place}\nfound:\n{text}\nwanted:\n{}",
+                example.output.join("\n")
+            );
+        }
+    }
+    assert!(ran > 15, "only {ran} commands were found");
+}
+
+#[test]
+fn the_reference_s_example_is_a_graph() {
+    for block in blocks(&fs::read_to_string(root().join("docs/graph-reference.md")).unwrap()) {
+        assert_eq!(block.info, "toml");
+        if let Err(e) = Graph::parse("graph.toml", &block.text) {
+            panic!("docs/graph-reference.md:{}: {e}", block.line);
+        }
+    }
+}
+
+#[test]
+fn the_graph_at_the_root_is_one() {
+    let text = fs::read_to_string(root().join("graph.toml")).unwrap();
+    if let Err(e) = Graph::parse("graph.toml", &text) {
+        panic!("{e}");
+    }
+}
+
+#[test]
+fn wildcards_match_what_they_stand_for_and_no_more() {
+    assert!(line_matches("built in [..] s", "built in 0.1 s") && !line_matches("built in [..] s", "built in 0.1 ms!"));
+    assert!(lines_match(&["...", "b"], &["a", "a", "b"]) && !lines_match(&["...", "b"], &["a", "b", "c"]));
+    assert!(!lines_match(&[], &["a"]) && lines_match(&["...", "a", "..."], &["a"]));
 }
