@@ -1,5 +1,5 @@
 //! A project in a temporary folder, and the real binary run in it.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod store_check;
