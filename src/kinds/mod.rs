@@ -5,6 +5,7 @@
 
 pub mod command;
 pub mod edit;
+pub mod graft;
 pub mod input;
 pub mod output;
 pub mod params;
@@ -15,6 +16,7 @@ pub mod serve;
 pub mod step;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod weights;
 
 pub use input::{Input, InputFiles};
 pub use output::{Output, OutputEntry};
@@ -74,7 +76,7 @@ pub trait Kind: Send + Sync {
 
 /// All kinds, in the order of the reference.
 pub fn all() -> &'static [&'static dyn Kind] {
-    &[&quant::Quant, &edit::Edit, &run::Run, &serve::Serve]
+    &[&graft::Graft, &quant::Quant, &edit::Edit, &run::Run, &serve::Serve]
 }
 
 /// The kind of this name.

@@ -43,6 +43,11 @@ impl TensorEntry {
         self.end.saturating_sub(self.begin)
     }
 
+    /// Whether the other one has the same type, shape and bytes, under whatever name.
+    pub fn same_content(&self, other: &TensorEntry) -> bool {
+        self.dtype == other.dtype && self.shape == other.shape && self.digest == other.digest
+    }
+
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
