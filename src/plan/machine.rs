@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::digest::{Digest, RecipeId, TreeId};
 use crate::graph::{Graph, Name, NodeSpec, Ref, Selection};
-use crate::kinds::{Action, Input, InputFiles, ProcessStep, StepError};
-use crate::model::recipe::{Class, Ingredients, Recipe, explain};
+use crate::kinds::{Action, Input, ProcessStep, StepError};
+use crate::model::recipe::Recipe;
 use crate::model::run::{Isolation, RunRecord};
-use crate::model::tree::{Entry, Tree};
+use crate::model::tree::Tree;
+use crate::plan::prepare::{Prepared, step_error};
 use crate::plan::reason::Reason;
 use crate::store::roots::Roots;
 use crate::store::{Presence, Store, StoreError};
@@ -108,43 +109,34 @@ pub struct Job {
     pub pinned: Option<TreeId>,
 }
 
-struct Node {
-    spec: NodeSpec,
+pub(super) struct Node {
+    pub(super) spec: NodeSpec,
     goal: bool,
     wants_bytes: bool,
     state: State,
     // The inputs' trees for which `prepared` was made.
-    prepared_for: Option<Vec<TreeId>>,
-    prepared: Option<Prepared>,
+    pub(super) prepared_for: Option<Vec<TreeId>>,
+    pub(super) prepared: Option<Prepared>,
     reasons: Vec<Reason>,
     // The realisation's tree, where it is known and its bytes are being made again.
-    known: Option<TreeId>,
+    pub(super) known: Option<TreeId>,
     above: Vec<usize>,
     gates: Vec<usize>,
     below: Vec<usize>,
 }
 
-#[derive(Clone)]
-struct Prepared {
-    recipe: Recipe,
-    ingredients: Ingredients,
-    inputs: BTreeMap<String, Input>,
-    action: Action,
-    at_least: Isolation,
-}
-
 /// The state of a build.
 pub struct Machine<'a> {
-    setting: Setting<'a>,
-    nodes: Vec<Node>,
+    pub(super) setting: Setting<'a>,
+    pub(super) nodes: Vec<Node>,
     by_name: HashMap<Name, usize>,
     todo: VecDeque<usize>,
     ready: VecDeque<usize>,
-    trees: HashMap<TreeId, Arc<Tree>>,
-    filtered: HashMap<(TreeId, Vec<String>), (TreeId, Arc<Tree>)>,
+    pub(super) trees: HashMap<TreeId, Arc<Tree>>,
+    pub(super) filtered: HashMap<(TreeId, Vec<String>), (TreeId, Arc<Tree>)>,
 }
 
-type Outcome<T> = Result<T, StoreError>;
+pub(super) type Outcome<T> = Result<T, StoreError>;
 
 impl<'a> Machine<'a> {
     /// Sets up the selected nodes and settles all that can be without running anything.
@@ -249,7 +241,7 @@ impl<'a> Machine<'a> {
         node.above.iter().chain(&node.gates).filter(open).map(|id| self.nodes[*id].spec.name.clone()).collect()
     }
 
-    fn enter(&mut self, id: usize, state: State) {
+    pub(super) fn enter(&mut self, id: usize, state: State) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         if node.state != state {
             node.state = state;
@@ -355,97 +347,6 @@ impl<'a> Machine<'a> {
         }
     }
 
-    // Makes the recipe for these input trees, unless it is there. False where that failed, which is then the node's state.
-    fn prepare_or_fail(&mut self, id: usize, trees: Vec<TreeId>) -> Outcome<bool> {
-        if self.nodes[id].prepared_for.as_ref() == Some(&trees) {
-            return Ok(true);
-        }
-        let prepared = match self.prepare(id, &trees) {
-            Ok(p) => p,
-            Err(PrepareError::Store(e)) => return Err(e),
-            Err(PrepareError::Step(e, hint)) => {
-                self.enter(id, State::Failed { error: e, hint });
-                return Ok(false);
-            }
-        };
-        let node = &mut self.nodes[id];
-        node.prepared = Some(prepared);
-        node.known = None;
-        node.prepared_for = Some(trees);
-        Ok(true)
-    }
-
-    fn prepare(&mut self, id: usize, trees: &[TreeId]) -> Result<Prepared, PrepareError> {
-        let spec = self.nodes[id].spec.clone();
-        let mut inputs = BTreeMap::new();
-        let mut ingredients = Ingredients {
-            kind: spec.kind.name().to_owned(),
-            revision: spec.kind.revision(),
-            platform: spec.platform.clone(),
-            params: hashed_params(&spec),
-            ..Ingredients::default()
-        };
-        for ((alias, input), whole) in spec.inputs.iter().zip(trees) {
-            let (tree_id, tree) = self.input_tree(alias, input, *whole)?;
-            let single_file = match &input.from {
-                Ref::Source(s) => self.setting.graph.source(s.as_str()).is_some_and(|s| !s.kind.is_folder()),
-                Ref::Node(_) => false,
-            };
-            ingredients.inputs.insert(alias.clone(), tree_id);
-            if let Some(at) = &input.at {
-                ingredients.at.insert(alias.clone(), at.clone());
-            }
-            let files: Arc<dyn InputFiles> = Arc::<Store>::clone(&self.setting.store);
-            let input = Input { alias: alias.clone(), tree, files, single_file, at: input.at.clone() };
-            inputs.insert(alias.clone(), input);
-        }
-        let action = spec.kind.action(&spec.params, &inputs).map_err(step_error)?;
-        let at_least = match &action {
-            Action::Builtin => Isolation::Builtin,
-            Action::Process(p) => {
-                ingredients.tools = self.setting.tools.resolve(p, &inputs).map_err(step_error)?;
-                if self.setting.unsandboxed { Isolation::None } else { Isolation::Namespaces }
-            }
-        };
-        Ok(Prepared { recipe: ingredients.recipe(), ingredients, inputs, action, at_least })
-    }
-
-    fn input_tree(
-        &mut self,
-        alias: &str,
-        input: &crate::graph::InputSpec,
-        whole: TreeId,
-    ) -> Result<(TreeId, Arc<Tree>), PrepareError> {
-        let Some(uses) = &input.uses else { return Ok((whole, self.tree(whole)?)) };
-        let key = (whole, uses.clone());
-        if let Some(found) = self.filtered.get(&key) {
-            return Ok(found.clone());
-        }
-        let tree = self.tree(whole)?;
-        let Some(filter) = input.filter() else { return Ok((whole, tree)) };
-        let kept = filter
-            .apply(&tree)
-            .map_err(|e| PrepareError::Step(format!("inputs.{alias}: {e} in {}", input.from.name()), Some(e.hint())))?;
-        // Kept, so that `why` can say which of its files changed.
-        let id = self.setting.store.put_tree(&kept)?;
-        let found = (id, Arc::new(kept));
-        self.filtered.insert(key, found.clone());
-        Ok(found)
-    }
-
-    fn tree(&mut self, id: TreeId) -> Outcome<Arc<Tree>> {
-        if let Some(t) = self.trees.get(&id) {
-            return Ok(Arc::clone(t));
-        }
-        let tree = self.setting.store.tree(id)?.ok_or_else(|| StoreError::Damaged {
-            path: self.setting.store.dir().join("trees"),
-            what: format!("lacks the listing of {id}, which a run names"),
-        })?;
-        let tree = Arc::new(tree);
-        self.trees.insert(id, Arc::clone(&tree));
-        Ok(tree)
-    }
-
     // With the recipe at hand: is there a realisation, are its bytes wanted and there, else can it run?
     fn look_up(&mut self, id: usize) -> Outcome<()> {
         let Some(p) = self.nodes[id].prepared.clone() else { return Ok(()) };
@@ -454,7 +355,7 @@ impl<'a> Machine<'a> {
         let mut missing = Vec::new();
         if let Some(run) = &found {
             if let Err(e) = self.nodes[id].spec.kind.still_holds(&self.nodes[id].spec.params, &run.facts) {
-                let PrepareError::Step(error, hint) = step_error(e) else { return Ok(()) };
+                let (error, hint) = step_error(e);
                 self.enter(id, State::Failed { error, hint });
                 return Ok(());
             }
@@ -512,86 +413,6 @@ impl<'a> Machine<'a> {
         }
         Ok(missing)
     }
-
-    fn reasons(
-        &self,
-        id: usize,
-        p: &Prepared,
-        missing: Vec<String>,
-        pin: Option<TreeId>,
-        found: bool,
-    ) -> Outcome<Vec<Reason>> {
-        let store = &self.setting.store;
-        let mut reasons = Vec::new();
-        if !missing.is_empty() {
-            reasons.push(Reason::OutputMissing { paths: missing });
-            return Ok(reasons);
-        }
-        let runs = store.runs(p.recipe.id)?;
-        if let (Some(pin), false) = (pin, found)
-            && runs.iter().any(|r| r.tree().is_some())
-        {
-            reasons.push(Reason::PinMissing { tree: pin.to_string() });
-            return Ok(reasons);
-        }
-        if let Some(weaker) = runs.iter().find(|r| r.tree().is_some()) {
-            reasons.push(Reason::WeakerIsolation { had: weaker.isolation.to_string() });
-            return Ok(reasons);
-        }
-        let before = self.setting.roots.newest(self.nodes[id].spec.name.as_str());
-        if let Some(root) = before
-            && root.recipe != p.recipe.id
-            && let Some(old) = store.recipe(root.recipe)?
-        {
-            let changes = explain(&old, &p.ingredients).map_err(|e| StoreError::Damaged {
-                path: store.dir().join("recipes"),
-                what: format!("has {} in no readable form: {e}", root.recipe),
-            })?;
-            for change in changes {
-                let files = if change.field.class == Class::Input { self.file_changes(&change)? } else { Vec::new() };
-                reasons.push(Reason::Changed { change, files });
-            }
-        }
-        if let Some(last) = runs.last()
-            && let crate::model::run::Outcome::Failure { error } = &last.outcome
-        {
-            reasons.push(Reason::LastFailed { error: error.clone() });
-        }
-        if reasons.is_empty() {
-            reasons.push(Reason::NeverBuilt);
-        }
-        Ok(reasons)
-    }
-
-    fn file_changes(&self, change: &crate::model::recipe::Change) -> Outcome<Vec<String>> {
-        let load = |text: &Option<String>| -> Outcome<Option<Tree>> {
-            let id = text.as_deref().and_then(|t| t.strip_prefix("tree ")).and_then(|t| t.parse::<TreeId>().ok());
-            match id {
-                Some(id) => self.setting.store.tree(id),
-                None => Ok(None),
-            }
-        };
-        let (Some(old), Some(new)) = (load(&change.old)?, load(&change.new)?) else { return Ok(Vec::new()) };
-        Ok(tree_changes(&old, &new))
-    }
-}
-
-/// The paths in which two trees differ: `+` added, `-` removed, `~` changed.
-pub fn tree_changes(old: &Tree, new: &Tree) -> Vec<String> {
-    let mut list = Vec::new();
-    for (path, entry) in new.iter() {
-        match old.get(path) {
-            None => list.push(format!("+{path}")),
-            Some(before) if before != entry => {
-                let mode_only =
-                    matches!((before, entry), (Entry::File { blob: a, .. }, Entry::File { blob: b, .. }) if a == b);
-                list.push(if mode_only { format!("~{path} (executable bit)") } else { format!("~{path}") });
-            }
-            Some(_) => {}
-        }
-    }
-    list.extend(old.iter().filter(|(p, _)| new.get(p).is_none()).map(|(p, _)| format!("-{p}")));
-    list
 }
 
 /// A node of the machine, to be reported.
@@ -614,29 +435,4 @@ enum Gates {
     Passed,
     Open,
     Failed(Vec<Name>),
-}
-
-enum PrepareError {
-    Store(StoreError),
-    Step(String, Option<String>),
-}
-
-impl From<StoreError> for PrepareError {
-    fn from(e: StoreError) -> Self {
-        PrepareError::Store(e)
-    }
-}
-
-fn step_error(e: StepError) -> PrepareError {
-    let hint = match &e {
-        StepError::Invalid { hint, .. } => hint.clone(),
-        _ => None,
-    };
-    PrepareError::Step(e.to_string(), hint)
-}
-
-// Assertions stay out: they can't change the output.
-fn hashed_params(spec: &NodeSpec) -> crate::kinds::Params {
-    let asserted: Vec<&str> = spec.kind.keys().iter().filter(|k| !k.hashed).map(|k| k.name).collect();
-    spec.params.iter().filter(|(k, _)| !asserted.contains(&k.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect()
 }

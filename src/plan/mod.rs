@@ -14,7 +14,9 @@
 //!  above failed: Skipped      gate failed: Blocked
 //! ```
 
+mod explain;
 pub mod machine;
+mod prepare;
 pub mod reason;
 
 pub use machine::{HostTools, Job, Machine, Setting, State};

@@ -1,0 +1,92 @@
+//! Why a node runs: what differs from its last realisation.
+
+use crate::digest::TreeId;
+use crate::model::recipe::{Change, Class, explain};
+use crate::model::run;
+use crate::model::tree::{Entry, Tree};
+use crate::plan::machine::{Machine, Outcome};
+use crate::plan::prepare::Prepared;
+use crate::plan::reason::Reason;
+use crate::store::StoreError;
+
+impl Machine<'_> {
+    pub(super) fn reasons(
+        &self,
+        id: usize,
+        p: &Prepared,
+        missing: Vec<String>,
+        pin: Option<TreeId>,
+        found: bool,
+    ) -> Outcome<Vec<Reason>> {
+        let store = &self.setting.store;
+        let mut reasons = Vec::new();
+        if !missing.is_empty() {
+            reasons.push(Reason::OutputMissing { paths: missing });
+            return Ok(reasons);
+        }
+        let runs = store.runs(p.recipe.id)?;
+        if let (Some(pin), false) = (pin, found)
+            && runs.iter().any(|r| r.tree().is_some())
+        {
+            reasons.push(Reason::PinMissing { tree: pin.to_string() });
+            return Ok(reasons);
+        }
+        if let Some(weaker) = runs.iter().find(|r| r.tree().is_some()) {
+            reasons.push(Reason::WeakerIsolation { had: weaker.isolation.to_string() });
+            return Ok(reasons);
+        }
+        let before = self.setting.roots.newest(self.nodes[id].spec.name.as_str());
+        if let Some(root) = before
+            && root.recipe != p.recipe.id
+            && let Some(old) = store.recipe(root.recipe)?
+        {
+            let changes = explain(&old, &p.ingredients).map_err(|e| StoreError::Damaged {
+                path: store.dir().join("recipes"),
+                what: format!("has {} in no readable form: {e}", root.recipe),
+            })?;
+            for change in changes {
+                let files = if change.field.class == Class::Input { self.file_changes(&change)? } else { Vec::new() };
+                reasons.push(Reason::Changed { change, files });
+            }
+        }
+        if let Some(last) = runs.last()
+            && let run::Outcome::Failure { error } = &last.outcome
+        {
+            reasons.push(Reason::LastFailed { error: error.clone() });
+        }
+        if reasons.is_empty() {
+            reasons.push(Reason::NeverBuilt);
+        }
+        Ok(reasons)
+    }
+
+    fn file_changes(&self, change: &Change) -> Outcome<Vec<String>> {
+        let load = |text: &Option<String>| -> Outcome<Option<Tree>> {
+            let id = text.as_deref().and_then(|t| t.strip_prefix("tree ")).and_then(|t| t.parse::<TreeId>().ok());
+            match id {
+                Some(id) => self.setting.store.tree(id),
+                None => Ok(None),
+            }
+        };
+        let (Some(old), Some(new)) = (load(&change.old)?, load(&change.new)?) else { return Ok(Vec::new()) };
+        Ok(tree_changes(&old, &new))
+    }
+}
+
+/// The paths in which two trees differ: `+` added, `-` removed, `~` changed.
+fn tree_changes(old: &Tree, new: &Tree) -> Vec<String> {
+    let mut list = Vec::new();
+    for (path, entry) in new.iter() {
+        match old.get(path) {
+            None => list.push(format!("+{path}")),
+            Some(before) if before != entry => {
+                let mode_only =
+                    matches!((before, entry), (Entry::File { blob: a, .. }, Entry::File { blob: b, .. }) if a == b);
+                list.push(if mode_only { format!("~{path} (executable bit)") } else { format!("~{path}") });
+            }
+            Some(_) => {}
+        }
+    }
+    list.extend(old.iter().filter(|(p, _)| new.get(p).is_none()).map(|(p, _)| format!("-{p}")));
+    list
+}
