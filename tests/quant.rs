@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use graftwerk::kinds::quant::Quant;
 use graftwerk::kinds::{Kind as _, Params, Report, StepError};
 use serde_json::{Value as Json, json};
-use support::folder::{Folder, run};
+use support::folder::{Folder, Watch, run, run_watched};
 use support::params;
 
 fn data(path: &str) -> PathBuf {
@@ -295,4 +295,12 @@ fn a_written_shard_is_entered_and_a_kept_one_is_not_copied() {
     run(&Quant, &nvfp4(&REFERENCE, &[]), &[("model", &grafted())], scratch.path()).unwrap();
     let here = |name: &str| scratch.path().join(name).exists();
     assert!(here("model-00001-of-00002.safetensors") && !here("model-mtp.safetensors") && !here("tokenizer.json"));
+}
+
+#[test]
+fn a_stopped_step_says_so_at_once() {
+    let scratch = tempfile::tempdir().unwrap();
+    let watch = Watch::stop_after(5);
+    let made = run_watched(&Quant, &nvfp4(&REFERENCE, &[]), &[("model", &grafted())], scratch.path(), &watch);
+    assert!(matches!(made, Err(StepError::Cancelled)));
 }

@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Quiet;
 use graftwerk::digest::BlobId;
-use graftwerk::kinds::{Input, InputFiles, Kind, Output, OutputEntry, Params, Report, Step, StepError};
+use graftwerk::kinds::{Input, InputFiles, Kind, Output, OutputEntry, Params, Progress, Report, Step, StepError};
 use graftwerk::model::path::RelPath;
 use graftwerk::model::tree::{Entry, Tree};
 use graftwerk::tensors::hash::hash_file;
@@ -133,6 +133,31 @@ fn walk(dir: &Path, below: &mut Vec<u8>, files: &mut BTreeMap<RelPath, PathBuf>)
     }
 }
 
+/// Progress that holds what it is told, and stops the step after so many calls.
+pub struct Watch {
+    /// Calls until the step is stopped; `u64::MAX` for never.
+    pub calls: u64,
+    seen: AtomicU64,
+}
+
+impl Watch {
+    /// Stops after so many calls.
+    pub fn stop_after(calls: u64) -> Self {
+        Self { calls, seen: AtomicU64::new(0) }
+    }
+}
+
+impl Progress for Watch {
+    fn bytes(&self, done: u64, total: u64) {
+        assert!(done <= total, "{done} of {total} bytes");
+        self.seen.fetch_add(1, Ordering::Relaxed);
+    }
+    fn note(&self, _: &str) {}
+    fn cancelled(&self) -> bool {
+        self.seen.load(Ordering::Relaxed) >= self.calls
+    }
+}
+
 /// Checks the parameters and runs the step in the empty folder `scratch`. What was written is hashed, and copied
 /// tensors are held against what they must be.
 pub fn run(
@@ -141,12 +166,23 @@ pub fn run(
     inputs: &[(&str, &Folder)],
     scratch: &Path,
 ) -> Result<(Folder, Report), StepError> {
+    run_watched(kind, params, inputs, scratch, &Watch::stop_after(u64::MAX))
+}
+
+/// [`run`], watched.
+pub fn run_watched(
+    kind: &dyn Kind,
+    params: &Params,
+    inputs: &[(&str, &Folder)],
+    scratch: &Path,
+    watch: &Watch,
+) -> Result<(Folder, Report), StepError> {
     let inputs: BTreeMap<_, _> = inputs.iter().map(|(alias, f)| ((*alias).to_owned(), (*f).clone())).collect();
     let aliases: Vec<_> = inputs.keys().map(String::as_str).collect();
     kind.check(params, &aliases).map_err(|e| StepError::Invalid { what: e.what, hint: e.hint })?;
     let as_inputs: BTreeMap<_, _> = inputs.iter().map(|(alias, f)| (alias.clone(), f.input(alias))).collect();
     let mut out = Output::new(scratch.to_owned());
-    let report = kind.run(&Step { params, inputs: &as_inputs, progress: &Quiet }, &mut out)?;
+    let report = kind.run(&Step { params, inputs: &as_inputs, progress: watch }, &mut out)?;
 
     let mut made = Folder::default();
     for f in inputs.values() {

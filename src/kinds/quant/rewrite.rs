@@ -61,6 +61,14 @@ enum Part<'t> {
     Scale(usize),
 }
 
+/// Where the three tensors of a weight stand in the layout.
+#[derive(Debug, Clone, Copy, Default)]
+struct Places {
+    global: usize,
+    packed: usize,
+    scale: usize,
+}
+
 impl<'a> Rewriter<'a> {
     /// For the given checkpoint, which is what the input `model` holds.
     pub fn new(step: &'a Step<'a>, model: &'a Input, checkpoint: &'a Checkpoint, selection: &'a Selection) -> Self {
@@ -69,12 +77,12 @@ impl<'a> Rewriter<'a> {
             groups.entry(&weight.group).or_default().push((name, weight));
         }
         let mut total = 0;
-        for shard in &checkpoint.shards {
+        for shard in checkpoint.shards.iter().filter(|s| touched(s, selection)) {
             for t in &shard.table.tensors {
-                total += match (selection.quantised.contains_key(&t.name), touched(shard, selection)) {
+                total += match (selection.quantised.contains_key(&t.name), selection.dropped.contains(&t.name)) {
                     (true, _) => 2 * t.len(),
-                    (false, true) if !selection.dropped.contains(&t.name) => t.len(),
-                    _ => 0,
+                    (false, true) => 0,
+                    (false, false) => t.len(),
                 };
             }
         }
@@ -115,16 +123,21 @@ impl<'a> Rewriter<'a> {
         for t in &kept {
             out.expect_tensor(path, &t.name, t.digest);
         }
-        for (k, (entry, weight)) in weights.iter().enumerate() {
+        let mut places = vec![Places::default(); weights.len()];
+        for (at, part) in parts.iter().enumerate() {
+            let (k, slot): (_, fn(&mut Places) -> &mut usize) = match part {
+                Part::Copied(_) => continue,
+                Part::Global(k) => (k, |p| &mut p.global),
+                Part::Packed(k) => (k, |p| &mut p.packed),
+                Part::Scale(k) => (k, |p| &mut p.scale),
+            };
+            if let Some(p) = places.get_mut(*k) {
+                *slot(p) = at;
+            }
+        }
+        for ((entry, weight), to) in weights.iter().zip(places) {
             let global = self.global(&weight.group)?;
-            let at = |wanted: fn(&Part<'_>) -> Option<usize>| parts.iter().position(|p| wanted(p) == Some(k));
-            let places = [
-                at(|p| if let Part::Global(k) = p { Some(*k) } else { None }),
-                at(|p| if let Part::Packed(k) = p { Some(*k) } else { None }),
-                at(|p| if let Part::Scale(k) = p { Some(*k) } else { None }),
-            ];
-            let [Some(to_global), Some(to_packed), Some(to_scale)] = places else { continue };
-            writer.write(to_global, 0, &global.to_le_bytes()).map_err(|e| failed(path, e))?;
+            writer.write(to.global, 0, &global.to_le_bytes()).map_err(|e| failed(path, e))?;
             let mut written = 0u64;
             let mut buffers = (Vec::new(), Vec::new());
             self.stream(shard, entry, &source, true, |chunk| {
@@ -132,8 +145,8 @@ impl<'a> Rewriter<'a> {
                 buffers.0.resize(groups * 8, 0);
                 buffers.1.resize(groups, 0);
                 nvfp4::quantise(weight.float, chunk, global, &mut buffers.0, &mut buffers.1);
-                writer.write(to_packed, written * 8, &buffers.0).map_err(|e| failed(path, e))?;
-                writer.write(to_scale, written, &buffers.1).map_err(|e| failed(path, e))?;
+                writer.write(to.packed, written * 8, &buffers.0).map_err(|e| failed(path, e))?;
+                writer.write(to.scale, written, &buffers.1).map_err(|e| failed(path, e))?;
                 written += groups as u64;
                 Ok(())
             })?;
