@@ -170,7 +170,7 @@ impl Screen {
                     line + &indented(notes)
                 }
             }
-            End::Reused => self.line(Tone::Good, "reused", node, ": another process has just built it"),
+            End::Reused => self.line(Tone::Good, "reused", node, ": its recipe has just been built"),
             End::Failed { error, hint, tail, log } => {
                 self.told.failed.insert(node.to_owned());
                 let mut s = self.always(Tone::Bad, "failed", node, &format!("{took}: {error}"));
@@ -273,7 +273,7 @@ mod tests {
           hashed base 3.5 GiB
         building quant: never built
          waiting graft for another process that builds the same
-          reused graft: another process has just built it
+          reused graft: its recipe has just been built
            built quant in 1.2 s, 2.0 KiB written
                  | 3 modules left alone
           failed check in 1.2 s: the check does not hold

@@ -1,5 +1,6 @@
 //! `build` and `plan`.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,8 +133,8 @@ impl Project {
         events: &Events,
         cancel: &Arc<AtomicBool>,
     ) -> Result<PlanReport> {
-        let (steps, sources) =
-            self.at_rest(goals, looking, events, cancel, |m| m.report().map(|n| PlanStep::of(&n)).collect())?;
+        let read = |m: &Machine<'_>| share_recipes(m.report().map(|n| PlanStep::of(&n)).collect());
+        let (steps, sources) = self.at_rest(goals, looking, events, cancel, read)?;
         Ok(PlanReport { steps, errors: error_reports(&sources.errors) })
     }
 
@@ -166,6 +167,22 @@ impl Project {
         self.store.flush_index();
         Ok((answer, sources))
     }
+}
+
+// Of several steps with one recipe only the first runs; the others wait for it and reuse its tree.
+fn share_recipes(mut steps: Vec<PlanStep>) -> Vec<PlanStep> {
+    let mut first: HashMap<String, String> = HashMap::new();
+    for s in steps.iter_mut().filter(|s| s.action == "run") {
+        let Some(recipe) = s.recipe.clone() else { continue };
+        if let Some(node) = first.get(&recipe) {
+            s.action = "await";
+            s.on = vec![node.clone()];
+            s.reasons.clear();
+        } else {
+            first.insert(recipe, s.node.clone());
+        }
+    }
+    steps
 }
 
 pub(super) fn error_reports(errors: &[StoreError]) -> Vec<ErrorReport> {
