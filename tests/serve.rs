@@ -107,10 +107,8 @@ fn text_model(shelf: &Shelf) -> Input {
     shelf.input("model", &[("config.json", b"{}"), ("weights.gguf", b"GGUF")])
 }
 
-#[test]
-fn the_tree_of_a_seat_is_fixed_text_without_a_path_of_this_machine() {
-    let shelf = Shelf::new();
-    let text = r#"
+/// A seat that says all that a seat can say.
+const FULL: &str = r#"
         image = "vllm/vllm-openai:v1"
         name = "org/M"
         args = ["--served-model-name", "org/M", "--language-model-only", "--x", "$1"]
@@ -120,9 +118,16 @@ fn the_tree_of_a_seat_is_fixed_text_without_a_path_of_this_machine() {
         gpus = 2
         shm_size = "8g"
         restart = "unless-stopped"
+        ipc = "private"
+        user = "0:0"
+        network_mode = "bridge"
         health = { test = "curl -fsS http://127.0.0.1:8018/health" }
     "#;
-    let (out, report, scratch) = serve(text, vec![model(&shelf), scripts(&shelf)]).unwrap();
+
+#[test]
+fn the_tree_of_a_seat_is_fixed_text_without_a_path_of_this_machine() {
+    let shelf = Shelf::new();
+    let (out, report, scratch) = serve(FULL, vec![model(&shelf), scripts(&shelf)]).unwrap();
     let paths: Vec<String> = out.entries().keys().map(ToString::to_string).collect();
     insta::assert_snapshot!(paths.join("\n"), @r"
     args.json
@@ -448,6 +453,24 @@ fn inside_a_container_every_value_is_the_declared_one_and_compose_warns_of_nothi
         assert!(env.contains(&wanted), "{wanted:?} is not in {env:?}");
     }
     assert_eq!(String::from_utf8_lossy(parts[2]), "# shim $x\n{}");
+}
+
+#[test]
+fn compose_takes_a_seat_that_says_all_that_a_seat_can_say() {
+    let shelf = Shelf::new();
+    let (out, _, _scratch) = serve(FULL, vec![model(&shelf), scripts(&shelf)]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    shelf.lay_out(&out, dir.path());
+    let compose = compose_command();
+    let file = dir.path().join("compose.yaml");
+    let args = [&compose[1..], &["-f", file.to_str().unwrap(), "config"]].concat();
+    let at = [("GRAFTWERK_SEAT", dir.path().to_str().unwrap()), ("GRAFTWERK_GPUS", "0,1")];
+    let done = sh(compose[0], &args, &at);
+    assert_eq!(String::from_utf8_lossy(&done.stderr), "");
+    let shown = String::from_utf8(done.stdout).unwrap();
+    for line in ["- 0,1", "start_period: 10m", "restart: unless-stopped", "graftwerk.served-name: org/M"] {
+        assert!(shown.contains(line), "{line:?} is not in\n{shown}");
+    }
 }
 
 fn split_at<'a>(bytes: &'a [u8], mark: &[u8]) -> Vec<&'a [u8]> {
