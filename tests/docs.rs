@@ -7,13 +7,14 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use graftwerk::graph::Graph;
-use graftwerk::kinds::{self, KeyType};
+use graftwerk::kinds::{self, KeyType, Kind};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -32,45 +33,46 @@ fn type_name(ty: KeyType) -> &'static str {
     }
 }
 
-fn kinds_chapter() -> String {
-    let mut s = String::new();
-    for kind in kinds::all() {
-        let _ = write!(s, "### `{}`\n\n", kind.name());
-        let about = kind.about();
-        let (first, rest) = about.split_at(about.chars().next().map_or(0, char::len_utf8));
-        let _ = write!(s, "{}{rest}.\n\n", first.to_uppercase());
-        let _ = write!(s, "| key | takes | needed | hashed | meaning |\n| --- | --- | --- | --- | --- |\n");
-        for key in kind.keys() {
-            let yes = |b: bool| if b { "yes" } else { "no" };
-            let about = key.about.replace('|', "\\|");
-            let (ty, needed, hashed) = (type_name(key.ty), yes(key.required), yes(key.hashed));
-            let _ = writeln!(s, "| `{}` | {ty} | {needed} | {hashed} | {about} |", key.name);
-        }
-        s.push('\n');
+/// What the program says of a kind: a line and a table of its keys.
+fn keys_of(kind: &dyn Kind) -> String {
+    let about = kind.about();
+    let (first, rest) = about.split_at(about.chars().next().map_or(0, char::len_utf8));
+    let mut s = format!("{}{rest}.\n\n", first.to_uppercase());
+    let _ = write!(s, "| key | takes | needed | hashed | meaning |\n| --- | --- | --- | --- | --- |\n");
+    for key in kind.keys() {
+        let yes = |b: bool| if b { "yes" } else { "no" };
+        let about = key.about.replace('|', "\\|");
+        let (ty, needed, hashed) = (type_name(key.ty), yes(key.required), yes(key.hashed));
+        let _ = writeln!(s, "| `{}` | {ty} | {needed} | {hashed} | {about} |", key.name);
     }
     s
 }
 
-/// Holds the part of a page between two marks against what it should be, or writes it.
-fn hold(page: &str, from: &str, to: &str, wanted: &str) {
-    let path = root().join(page);
-    let text = fs::read_to_string(&path).unwrap();
-    let start = text.find(from).unwrap_or_else(|| panic!("{page} has no {from}")) + from.len();
-    let end = text.find(to).unwrap_or_else(|| panic!("{page} has no {to}"));
-    let wanted = format!("\n\n{}\n\n", wanted.trim());
-    if text[start..end] == wanted {
-        return;
-    }
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(path, format!("{}{wanted}{}", &text[..start], &text[end..])).unwrap();
-        return;
-    }
-    panic!("{page} is not what the program says; write it anew: UPDATE_DOCS=1 cargo test --test docs");
-}
+const REFERENCE: &str = "docs/graph-reference.md";
+const END: &str = "<!-- end of keys -->";
 
 #[test]
 fn the_reference_has_every_key_of_every_kind() {
-    hold("docs/graph-reference.md", "<!-- kinds -->", "<!-- end of kinds -->", &kinds_chapter());
+    let path = root().join(REFERENCE);
+    let text = fs::read_to_string(&path).unwrap();
+    let mut wanted = text.clone();
+    for kind in kinds::all() {
+        let start = format!("<!-- keys of {} -->\n", kind.name());
+        let keys = format!("\n{}\n", keys_of(*kind));
+        match wanted.find(&start) {
+            Some(at) => {
+                let from = at + start.len();
+                let to = from + wanted[from..].find(END).unwrap_or_else(|| panic!("{start} has no end"));
+                wanted.replace_range(from..to, &keys);
+            }
+            None => wanted += &format!("\n### `{}`\n\n{start}{keys}{END}\n", kind.name()),
+        }
+    }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(path, wanted).unwrap();
+    } else if text != wanted {
+        panic!("{REFERENCE} is not what the program says; write it anew: UPDATE_DOCS=1 cargo test --test docs");
+    }
 }
 
 fn pages(dir: &Path, out: &mut Vec<PathBuf>) {
@@ -244,12 +246,37 @@ fn the_tutorial_s_files_and_commands_run_with_the_output_that_it_shows() {
     assert!(ran > 15, "only {ran} commands were found");
 }
 
+/// The block with a stub for every source and check that it names and does not declare.
+fn completed(block: &str) -> String {
+    let table: toml::Table = block.parse().unwrap();
+    let declared = |name: &str| ["source", "node"].iter().any(|t| table.get(*t).and_then(|t| t.get(name)).is_some());
+    let (mut sources, mut checks) = (BTreeSet::new(), BTreeSet::new());
+    for node in table.get("node").and_then(|n| n.as_table()).into_iter().flat_map(|t| t.values()) {
+        let inputs = node.get("inputs").and_then(|i| i.as_table()).into_iter().flat_map(|t| t.values());
+        sources.extend(inputs.filter_map(|i| i.as_str().or_else(|| i.get("node")?.as_str()).map(str::to_owned)));
+        let gates = node.get("gate").and_then(|g| g.as_array()).into_iter().flatten();
+        checks.extend(gates.filter_map(|g| g.as_str().map(str::to_owned)));
+    }
+    let mut text = block.to_owned();
+    for name in sources.iter().filter(|n| !declared(n)) {
+        let _ = write!(text, "[source.{name}]\nfolder = \"{name}\"\n");
+    }
+    for name in checks.iter().filter(|n| !declared(n)) {
+        let first = sources.first().unwrap();
+        let _ = write!(text, "[node.{name}]\nkind = \"check\"\ninputs.model = {first:?}\nfiles = \"*\"\n");
+    }
+    text
+}
+
 #[test]
-fn the_reference_s_example_is_a_graph() {
-    for block in blocks(&fs::read_to_string(root().join("docs/graph-reference.md")).unwrap()) {
+fn every_example_of_the_reference_is_a_graph() {
+    let page = fs::read_to_string(root().join(REFERENCE)).unwrap();
+    let blocks = blocks(&page);
+    assert!(blocks.len() > 5);
+    for block in blocks {
         assert_eq!(block.info, "toml");
-        if let Err(e) = Graph::parse("graph.toml", &block.text) {
-            panic!("docs/graph-reference.md:{}: {e}", block.line);
+        if let Err(e) = Graph::parse("graph.toml", &completed(&block.text)) {
+            panic!("{REFERENCE}:{}: {e}\n{}", block.line, completed(&block.text));
         }
     }
 }
