@@ -20,11 +20,12 @@ use serde_json::json;
 
 use crate::jsonedit::Document;
 use crate::kinds::run::{COMMAND_KEYS, command, command_action};
-use crate::kinds::{Action, Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Step, StepError};
-use crate::model::path::RelPath;
-use crate::model::tree::Entry;
+use crate::kinds::weights::write::{put_index, rel};
+use crate::kinds::{
+    Action, Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Step, StepError, weights,
+};
 use crate::near::did_you_mean;
-use crate::tensors::checkpoint::{Checkpoint, WeightFile};
+use crate::tensors::checkpoint::{Checkpoint, Shard};
 use crate::tensors::dtype::elements;
 use crate::tensors::index::{INDEX_NAME, Index};
 use crate::tensors::pattern::Pattern;
@@ -43,7 +44,6 @@ use select::{Selection, Tensor, select};
 pub struct Quant;
 
 const CONFIG: &str = "config.json";
-const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 /// Methods that need no script.
 const METHODS: [&str; 1] = ["nvfp4a16"];
@@ -120,7 +120,7 @@ impl Kind for Quant {
 
     fn run(&self, step: &Step<'_>, out: &mut Output) -> Result<Report, StepError> {
         let model = step.input("model")?;
-        let checkpoint = open(model)?;
+        let checkpoint = weights::open(model)?;
         let mut config = read_config(model)?;
         let facts = config::facts(&config);
         if let Some(at) = facts.quantised_at {
@@ -136,7 +136,7 @@ impl Kind for Quant {
         let mut rewriter = Rewriter::new(step, model, &checkpoint, &selection);
         let mut fates = Vec::new();
         for shard in &checkpoint.shards {
-            let path = path(&shard.file.name)?;
+            let path = rel(&shard.file.name)?;
             fates.push((shard, rewriter.shard(shard, &path, out)?));
         }
         let bytes_out = fates
@@ -147,23 +147,17 @@ impl Kind for Quant {
                 Fate::Rewritten(specs) => specs.iter().filter_map(|s| s.dtype.byte_len(&s.shape).ok()).sum(),
             })
             .sum();
-        if let Some(index) = &checkpoint.index {
-            let mut index = index.clone();
-            for (shard, fate) in &fates {
-                if *fate != Fate::Kept {
-                    index.weight_map.retain(|_, s| *s != shard.file.name);
-                }
-                if let Fate::Rewritten(specs) = fate {
-                    index.weight_map.extend(specs.iter().map(|s| (s.name.clone(), shard.file.name.clone())));
-                }
-            }
-            write_index(index, bytes_out, &checkpoint, &selection, out)?;
+        let mut notes = Vec::new();
+        if let Some(old) = &checkpoint.index {
+            let (index, note) = index_of(old, &fates, bytes_out, &checkpoint, &selection);
+            put_index(out, &checkpoint, &index)?;
+            notes.extend(note);
         }
         let ignored: Vec<String> = selection.ignored.iter().cloned().collect();
         config::insert(&mut config, &config::nvfp4a16(&ignored))
             .map_err(|e| StepError::invalid(format!("{CONFIG}: {e}"), "it must be a JSON object"))?;
-        out.write(path(CONFIG)?, &config.finish()).map_err(StepError::io(format!("writing {CONFIG}")))?;
-        Ok(report(&checkpoint, &selection, bytes_out))
+        out.write(rel(CONFIG)?, &config.finish()).map_err(StepError::io(format!("writing {CONFIG}")))?;
+        Ok(report(&checkpoint, &selection, bytes_out, notes))
     }
 }
 
@@ -176,51 +170,44 @@ fn patterns(params: &Params, key: &str) -> Result<Vec<Pattern>, ParamError> {
     texts.into_iter().map(|t| Pattern::module(t).map_err(|e| ParamError::new(key, e.to_string()))).collect()
 }
 
-fn path(name: &str) -> Result<RelPath, StepError> {
-    RelPath::try_from(name).map_err(|e| StepError::invalid(e.to_string(), ""))
-}
-
-/// The checkpoint of an input.
-fn open(model: &Input) -> Result<Checkpoint, StepError> {
-    let files = model
-        .tree
-        .files()
-        .filter_map(|(path, blob, size, _)| Some(WeightFile { name: path.as_str()?.to_owned(), blob, size }));
-    let read = |f: &WeightFile| model.read(&RelPath::try_from(f.name.as_str()).map_err(std::io::Error::other)?, f.size);
-    Checkpoint::open(files, read, |f| model.files.table(f.blob))
-        .map_err(|e| StepError::invalid(format!("the input `{}`: {e}", model.alias), e.hint()))
-}
-
 fn read_config(model: &Input) -> Result<Document, StepError> {
-    let path = path(CONFIG)?;
-    let Some(Entry::File { .. }) = model.tree.get(&path) else {
-        let what = format!("the input `{}` has no {CONFIG}, which says how its weights are stored", model.alias);
-        return Err(StepError::invalid(what, format!("add {CONFIG:?} to `uses` of inputs.{}", model.alias)));
-    };
     if model.tree.at("hf_quant_config.json").is_some() {
         let what = "the input `model` is quantised already: it has hf_quant_config.json";
         return Err(StepError::invalid(what, "quantise the checkpoint that it was made from"));
     }
-    let bytes = model.read(&path, MAX_CONFIG_BYTES).map_err(StepError::io(format!("reading {CONFIG}")))?;
-    Document::parse(&bytes)
-        .map_err(|e| StepError::invalid(format!("{CONFIG} of the input `{}`: {e}", model.alias), "repair it"))
+    weights::document(model, CONFIG)?.ok_or_else(|| {
+        let what = format!("the input `{}` has no {CONFIG}, which says how its weights are stored", model.alias);
+        StepError::invalid(what, format!("add {CONFIG:?} to `uses` of inputs.{}", model.alias))
+    })
 }
 
-fn write_index(
-    mut index: Index,
+/// The index with the tensors as they are now; a note where one of its numbers could not be kept right.
+fn index_of(
+    old: &Index,
+    fates: &[(&Shard, Fate)],
     total_size: u64,
     checkpoint: &Checkpoint,
     selection: &Selection,
-    out: &mut Output,
-) -> Result<(), StepError> {
+) -> (Index, Option<String>) {
+    let mut index = old.clone();
+    let changed: BTreeSet<&str> =
+        fates.iter().filter(|(_, f)| *f != Fate::Kept).map(|(s, _)| s.file.name.as_str()).collect();
+    index.weight_map.retain(|_, shard| !changed.contains(shard.as_str()));
+    for (shard, fate) in fates {
+        if let Fate::Rewritten(specs) = fate {
+            index.weight_map.extend(specs.iter().map(|s| (s.name.clone(), shard.file.name.clone())));
+        }
+    }
     // A packed weight still stands for as many parameters: only what is dropped is gone.
     let gone = checkpoint.tensors().filter(|(_, t)| selection.dropped.contains(&t.name));
     let gone = gone.filter_map(|(_, t)| elements(&t.shape)).sum();
-    index.update_sums(total_size, 0, gone);
-    out.write(path(INDEX_NAME)?, index.to_json().as_bytes()).map_err(StepError::io(format!("writing {INDEX_NAME}")))
+    let note = index
+        .update_sums(total_size, 0, gone)
+        .map(|old| format!("{INDEX_NAME}: total_parameters = {old} could not be kept right and was removed"));
+    (index, note)
 }
 
-fn report(checkpoint: &Checkpoint, selection: &Selection, bytes_out: u64) -> Report {
+fn report(checkpoint: &Checkpoint, selection: &Selection, bytes_out: u64, more: Vec<String>) -> Report {
     let bytes_in = checkpoint.data_len();
     let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let mut notes = checkpoint.notes.clone();
@@ -230,6 +217,7 @@ fn report(checkpoint: &Checkpoint, selection: &Selection, bytes_out: u64) -> Rep
         count(selection.ignored.len(), "Linear module"),
         count(selection.dropped.len(), "tensor"),
     ));
+    notes.extend(more);
     notes.extend(split_groups(selection));
     let facts = [
         ("method", json!(METHODS[0])),

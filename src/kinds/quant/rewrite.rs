@@ -14,6 +14,7 @@ use super::nvfp4::{self, GROUP, NonFinite, absmax, global_scale};
 use super::round::Float;
 use super::select::{Selection, Weight};
 use crate::digest::Digest;
+use crate::kinds::weights::write::with_format;
 use crate::kinds::{Input, Output, Step, StepError};
 use crate::model::path::RelPath;
 use crate::tensors::checkpoint::{Checkpoint, Shard};
@@ -280,9 +281,10 @@ fn lay_out<'t>(
     let mut parts: Vec<Part<'t>> = kept.iter().map(|t| Part::Copied(t)).collect();
     parts.extend((0..weights.len()).map(Part::Global));
     parts.extend((0..weights.len()).flat_map(|k| [Part::Packed(k), Part::Scale(k)]));
+    let metadata = with_format(shard.table.metadata.clone().unwrap_or_default(), "pt");
     let layout = |parts: &[Part<'_>]| {
         let specs = parts.iter().filter_map(|p| spec(p, weights)).collect();
-        ShardLayout::new(shard.table.metadata.as_deref(), specs, placement)
+        ShardLayout::new(Some(&metadata), specs, placement)
     };
     let first = layout(&parts)?;
     let aligned = |l: &ShardLayout| {
