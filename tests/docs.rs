@@ -75,6 +75,37 @@ fn the_reference_has_every_key_of_every_kind() {
     }
 }
 
+#[test]
+fn the_page_of_commands_is_what_the_program_says_of_itself() {
+    let help = |args: &[&str]| {
+        let done = Command::new(common::GRAFTWERK).args(args).env_remove("COLUMNS").output().unwrap();
+        assert!(done.status.success());
+        let text = String::from_utf8(done.stdout).unwrap();
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        lines.join("\n")
+    };
+    let all = help(&["--help"]);
+    let names = all.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    let names: Vec<&str> = names.filter_map(|l| l.split_whitespace().next()).filter(|n| *n != "help").collect();
+    assert!(names.contains(&"build") && names.len() > 5, "{names:?}");
+    let mut chapters = format!("```text\n{all}\n```\n");
+    for name in names {
+        let text = help(&[name, "--help"]);
+        // What every command takes stands above, once.
+        let own = text.split("\n\nEverywhere:").next().unwrap();
+        let _ = write!(chapters, "\n## `{name}`\n\n```text\n{own}\n```\n");
+    }
+    let path = root().join("docs/commands.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let intro = &page[..page.find("```text").unwrap_or(page.len())];
+    let wanted = format!("{}\n\n{chapters}", intro.trim_end());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(path, wanted).unwrap();
+    } else if page != wanted {
+        panic!("docs/commands.md is not what the program says; write it anew: UPDATE_DOCS=1 cargo test --test docs");
+    }
+}
+
 fn pages(dir: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
