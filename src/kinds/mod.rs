@@ -13,6 +13,7 @@ pub mod paths;
 pub mod quant;
 pub mod run;
 pub mod serve;
+pub mod splice;
 pub mod step;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -76,7 +77,7 @@ pub trait Kind: Send + Sync {
 
 /// All kinds, in the order of the reference.
 pub fn all() -> &'static [&'static dyn Kind] {
-    &[&graft::Graft, &quant::Quant, &edit::Edit, &run::Run, &serve::Serve]
+    &[&graft::Graft, &splice::Splice, &quant::Quant, &edit::Edit, &run::Run, &serve::Serve]
 }
 
 /// The kind of this name.

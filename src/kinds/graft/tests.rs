@@ -1,4 +1,6 @@
 use super::*;
+use serde_json::json;
+
 use crate::digest::Digest;
 use crate::kinds::testing::{Ran, at, checked, filtered, folder, made, params, run, told};
 use crate::tensors::checkpoint::WeightFile;

@@ -2,13 +2,14 @@
 //! donor, and writing shards.
 
 pub mod choice;
+pub mod told;
 pub mod write;
 
 use std::sync::Arc;
 
 use crate::digest::BlobId;
 use crate::jsonedit::{Document, Pointer};
-use crate::kinds::{Input, StepError};
+use crate::kinds::{Input, Params, StepError};
 use crate::model::path::RelPath;
 use crate::model::tree::{Entry, Tree};
 use crate::tensors::checkpoint::{Checkpoint, CheckpointError, WeightFile, is_weight_file};
@@ -87,20 +88,19 @@ pub fn document(input: &Input, name: &str) -> Result<Option<Document>, StepError
     })
 }
 
-/// Refuses a language-model head for a model whose config says that the head is the embedding: loaders would pass it
-/// over or complain. Where there is no config.json nothing can be said. Errors: [`StepError::Invalid`].
-pub fn refuse_tied_head(into: &Input, names: &[&str], allow_tied: bool) -> Result<(), StepError> {
-    let Some(head) = names.iter().find(|n| is_head(n)).filter(|_| !allow_tied) else { return Ok(()) };
-    let Some(config) = document(into, "config.json")? else { return Ok(()) };
-    match tied_at(&config) {
-        Some(place) => Err(StepError::invalid(
-            format!(
-                "{head} is to be put into a model whose config.json says {place} = true: its head is its embedding"
-            ),
-            "set allow_tied = true to put it in all the same, or leave it out of `tensors`",
-        )),
-        None => Ok(()),
+/// Whether a language-model head among `names` goes into a model whose config says that its head is its embedding.
+/// Where there is no config.json nothing can be said. Errors: [`StepError::Invalid`] where it does and `allow_tied` does
+/// not say that it may: loaders would pass the head over, or complain.
+pub fn tied_head(into: &Input, names: &[&str], params: &Params) -> Result<bool, StepError> {
+    let Some(head) = names.iter().find(|n| is_head(n)) else { return Ok(false) };
+    let Some(place) = document(into, "config.json")?.and_then(|c| tied_at(&c)) else { return Ok(false) };
+    if choice::allow_tied(params).map_err(|e| StepError::Invalid { what: e.what, hint: e.hint })? {
+        return Ok(true);
     }
+    Err(StepError::invalid(
+        format!("{head} is to be put into a model whose config.json says {place} = true: its head is its embedding"),
+        "set allow_tied = true to put it in all the same, or leave it out of `tensors`",
+    ))
 }
 
 /// Whether a tensor of this name is a language-model head.

@@ -197,14 +197,13 @@ fn put_shard(
     Ok(())
 }
 
-/// Keys of `__metadata__` that `lost` shards have and no `written` one has: shard → key → value. Where two shards of the
-/// donor agree with what is written, nothing is lost.
+/// Keys of `__metadata__` of these shards that stand, with the same value, in none of the kept ones: shard → key → value.
 pub fn lost_metadata<'a>(
-    lost: impl IntoIterator<Item = &'a Shard>,
+    shards: impl IntoIterator<Item = &'a Shard>,
     kept: &[&[(String, String)]],
 ) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut out: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
-    for shard in lost {
+    for shard in shards {
         for (k, v) in shard.table.metadata.iter().flatten() {
             if !kept.iter().any(|m| m.iter().any(|pair| pair.0 == *k && pair.1 == *v)) {
                 out.entry(shard.file.name.clone()).or_default().insert(k.clone(), v.clone());
