@@ -135,6 +135,12 @@ impl Screen {
                 };
                 self.line(Tone::Busy, "waiting", node, &whom)
             }
+            Event::Planned { run: 0, .. } => String::new(),
+            Event::Planned { run, waiting, fresh, blocked } => {
+                let blocked = if *blocked > 0 { format!(", {blocked} blocked") } else { String::new() };
+                let what = format!("{run} to run, {waiting} behind them, {fresh} fresh{blocked}");
+                self.line(Tone::Quiet, "plan", &what, "")
+            }
             Event::Finished { node, end, seconds, .. } => {
                 self.end(node);
                 self.finished(node, end, *seconds)

@@ -47,6 +47,7 @@ impl Project {
         let processes = Arc::new(self.processes(options.looking));
         let states = sources.states.clone();
         let mut machine = self.machine(&selection, states, &before, &pins, &processes, options.looking.unsandboxed)?;
+        let _ = events.send(planned(&machine));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(options.run.jobs.max(1) + 1)
@@ -167,6 +168,12 @@ impl Project {
         self.store.flush_index();
         Ok((answer, sources))
     }
+}
+
+fn planned(machine: &Machine<'_>) -> Event {
+    let steps = share_recipes(machine.report().map(|n| PlanStep::of(&n)).collect());
+    let count = |action: &str| steps.iter().filter(|s| s.action == action).count();
+    Event::Planned { run: count("run"), waiting: count("await"), fresh: count("fresh"), blocked: count("blocked") }
 }
 
 // Of several steps with one recipe only the first runs; the others wait for it and reuse its tree.

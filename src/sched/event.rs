@@ -22,6 +22,17 @@ pub enum Event {
         /// Bytes that had to be read.
         hashed_bytes: u64,
     },
+    /// What the build will do, before anything runs.
+    Planned {
+        /// Steps that run.
+        run: usize,
+        /// Steps that wait for those.
+        waiting: usize,
+        /// Steps whose tree is there.
+        fresh: usize,
+        /// Steps that can't run.
+        blocked: usize,
+    },
     /// A step starts.
     Started {
         /// The node.

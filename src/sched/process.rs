@@ -1,40 +1,106 @@
-//! Process steps: from inputs in the store to mounts, through the executor, to an isolation level.
+//! Process steps: the host's programs for the recipe, and a run through the executor.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::digest::Digest;
+use crate::exec::{self, Ending, ExecError, Places, ProcessSpec, Tools, check_output};
 use crate::kinds::{Input, ProcessStep, StepError};
 use crate::model::run::Isolation;
 use crate::plan::HostTools;
 use crate::sched::{ProcessFailure, ProcessRequest, Processes};
-use crate::store::Store;
+use crate::store::{Presence, Store};
 
 /// Runs process steps on this host.
 pub struct HostProcesses {
-    _store: Arc<Store>,
-    _unsandboxed: bool,
+    store: Arc<Store>,
+    unsandboxed: bool,
 }
 
 impl HostProcesses {
     /// Over a store; with `unsandboxed`, without isolation.
     pub fn new(store: Arc<Store>, unsandboxed: bool) -> Self {
-        Self { _store: store, _unsandboxed: unsandboxed }
+        Self { store, unsandboxed }
+    }
+
+    fn tools(&self, step: &ProcessStep, inputs: &BTreeMap<String, Input>) -> Result<Tools, exec::tools::ToolError> {
+        exec::resolve(step, inputs, &StoreDigests(&self.store))
+    }
+}
+
+struct StoreDigests<'a>(&'a Store);
+
+impl exec::tools::FileDigests for StoreDigests<'_> {
+    fn digest(&self, path: &Path) -> io::Result<Digest> {
+        self.0.host_file_digest(path)
     }
 }
 
 impl HostTools for HostProcesses {
     fn resolve(
         &self,
-        _step: &ProcessStep,
-        _inputs: &BTreeMap<String, Input>,
+        step: &ProcessStep,
+        inputs: &BTreeMap<String, Input>,
     ) -> Result<BTreeMap<String, Digest>, StepError> {
-        Ok(BTreeMap::new())
+        let tools = self.tools(step, inputs);
+        tools.map(|t| t.fields()).map_err(|e| StepError::Invalid { hint: e.hint(), what: e.to_string() })
     }
 }
 
 impl Processes for HostProcesses {
-    fn run(&self, _request: &ProcessRequest<'_>) -> Result<Isolation, ProcessFailure> {
-        Err(ProcessFailure::Failed { error: "no executor".to_owned(), hint: None, tail: Vec::new() })
+    fn run(&self, request: &ProcessRequest<'_>) -> Result<Isolation, ProcessFailure> {
+        let isolation = if self.unsandboxed { Isolation::None } else { Isolation::Namespaces };
+        let tools = self.tools(request.step, request.inputs).map_err(|e| failed(e.to_string(), e.hint()))?;
+        let places =
+            Places { out: request.out.to_owned(), scratch: request.scratch.join("box"), log: request.log.to_owned() };
+        crate::fsx::create_dir(&places.scratch).map_err(|e| ProcessFailure::Store(e.into()))?;
+        let mut spec =
+            ProcessSpec::new(request.step, request.inputs, &tools, places, isolation).map_err(could_not_run)?;
+        for (alias, input) in request.inputs {
+            if let Some(view) = self.whole_view(input)? {
+                spec.use_folder(alias, &view);
+            }
+        }
+        let exit = exec::run(&spec, request.cancelled, request.on_line).map_err(could_not_run)?;
+        match exit.ending {
+            Ending::Code(0) => {}
+            Ending::Cancelled => return Err(ProcessFailure::Cancelled),
+            ending => {
+                return Err(ProcessFailure::Failed {
+                    error: format!("the step {ending}"),
+                    hint: None,
+                    tail: exit.last_lines,
+                });
+            }
+        }
+        check_output(request.out).map_err(|e| failed(e.to_string(), e.hint().map(str::to_owned)))?;
+        Ok(exit.isolation)
     }
+}
+
+impl HostProcesses {
+    // An input that lies wholly in the store is mounted as its view: one mount, however many files. One that is only
+    // referenced has links to absolute paths in its view, which lead nowhere inside.
+    fn whole_view(&self, input: &Input) -> Result<Option<std::path::PathBuf>, ProcessFailure> {
+        if input.single_file || input.tree.is_empty() {
+            return Ok(None);
+        }
+        for (_, blob, _, executable) in input.tree.files() {
+            let presence = self.store.presence(blob, executable).map_err(ProcessFailure::Store)?;
+            if !matches!(presence, Presence::Stored(_)) {
+                return Ok(None);
+            }
+        }
+        self.store.view(input.tree.id(), &input.tree).map(Some).map_err(ProcessFailure::Store)
+    }
+}
+
+fn failed(error: String, hint: Option<String>) -> ProcessFailure {
+    ProcessFailure::Failed { error, hint, tail: Vec::new() }
+}
+
+fn could_not_run(e: ExecError) -> ProcessFailure {
+    failed(e.to_string(), e.hint())
 }

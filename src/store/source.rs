@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
-use crate::digest::{BlobId, TreeId};
+use crate::digest::{BlobId, Digest, TreeId};
 use crate::fsx::stat::now_ns;
 use crate::fsx::{FileStat, at};
 use crate::kinds::InputFiles;
@@ -102,6 +102,21 @@ impl Store {
         commit.flush()?;
         let hashed_bytes = found.iter().zip(&blobs).filter(|(_, (_, fresh))| *fresh).map(|(f, _)| f.stat.size).sum();
         Ok(Scanned { tree, id, hashed_bytes, notes })
+    }
+
+    /// BLAKE3 of a file of the host that is no source (an executable, a library), by the same stat cache.
+    pub fn host_file_digest(&self, path: &Path) -> std::io::Result<Digest> {
+        let stat = FileStat::at(path)?;
+        if let Some(known) = self.index.source(&stat) {
+            return Ok(known.0);
+        }
+        let looked = now_ns();
+        let file = fs::File::open(path)?;
+        let hashed = hash_file(&file, stat.size, false, &mut |_| {}, &|| false).map_err(std::io::Error::other)?;
+        if stat.at_rest(looked) && FileStat::at(path)? == stat {
+            self.index.put_source(&stat, hashed.blob);
+        }
+        Ok(hashed.blob.0)
     }
 
     // For each file its blob, and whether it was read now.

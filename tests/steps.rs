@@ -1,0 +1,264 @@
+//! Steps that run a script, through the real binary: what reruns them, how they fail, how they are stopped.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Project, store_check};
+
+/// A script on the project's own `scripts` folder, run by the host's sh.
+fn script(node: &str, inputs: &str, extra: &str) -> String {
+    format!(
+        "[node.{node}]\nkind = \"run\"\ninputs = {{ scripts = \"scripts\"{inputs} }}\n\
+         argv = [\"sh\", \"{{in.scripts}}/{node}.sh\"]\n{extra}\n"
+    )
+}
+
+const SCRIPTS: &str = "[source]\nscripts = { folder = \"scripts\" }\n";
+
+/// Starts a build and waits until it says that this node runs.
+fn start(p: &Project, args: &[&str], node: &str) -> Child {
+    let mut child = p.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let said = child.stderr.take().unwrap();
+    let (send, heard) = std::sync::mpsc::channel();
+    let wanted = format!("building {node}");
+    std::thread::spawn(move || {
+        // Read to its end, so that the build never waits for us.
+        for line in BufReader::new(said).lines().map_while(Result::ok) {
+            if line.contains(&wanted) {
+                let _ = send.send(());
+            }
+        }
+    });
+    heard.recv_timeout(Duration::from_secs(60)).expect("the step starts");
+    child
+}
+
+#[test]
+fn changing_a_calibration_row_rebuilds_a_script_quant_but_not_its_graft() {
+    let p = Project::demo();
+    p.write("scripts/quant.sh", "set -e\ncp /in/model/* /out/\ncp /in/calib /out/rows.jsonl\n");
+    let graph = r#"
+[source]
+base = { checkpoint = "demo/base" }
+finetune = { checkpoint = "demo/finetune" }
+calib = { rows = "demo/calib.jsonl" }
+scripts = { folder = "scripts" }
+
+[node.graft]
+kind = "graft"
+inputs.into = { node = "finetune", uses = ["@weights", "config.json"] }
+inputs.from = { node = "base", uses = ["@weights"] }
+tensors = ["mtp.*"]
+
+[node.quant]
+kind = "quant"
+inputs = { model = "graft", calib = "calib", scripts = "scripts" }
+argv = ["sh", "{in.scripts}/quant.sh"]
+tools = ["cp"]
+"#;
+    p.write("graph.toml", graph);
+    assert_eq!(p.built(), ["graft", "quant"]);
+    assert_eq!(p.built(), [""; 0]);
+    p.edit("demo/calib.jsonl", "You are brief.", "You are terse.");
+    let r = p.build();
+    assert_eq!(r.nodes("built"), ["quant"]);
+    let why = r.step("quant")["reasons"][0].clone();
+    assert_eq!(why["field"], "input calib");
+    assert_ne!(why["old"], why["new"]);
+}
+
+#[test]
+fn a_script_that_drops_the_draft_head_and_exits_0_fails_and_the_fifteen_names_are_listed() {
+    let p = Project::demo();
+    // Copies only what is left without the head: the finetune never had it, so the graft's shard is what goes missing.
+    let index = "demo/finetune/model.safetensors.index.json";
+    p.write("scripts/model.safetensors.index.json", p.read(index));
+    p.write(
+        "scripts/quant.sh",
+        "set -e\ncp /in/model/config.json /in/model/model-0000* /out/\ncp /in/scripts/model.safetensors.index.json /out/\n",
+    );
+    p.write(
+        "graph.toml",
+        r#"
+[source]
+base = { checkpoint = "demo/base" }
+finetune = { checkpoint = "demo/finetune" }
+scripts = { folder = "scripts" }
+[node.graft]
+kind = "graft"
+inputs = { into = "finetune", from = "base" }
+tensors = ["mtp.*"]
+[node.quant]
+kind = "quant"
+inputs = { model = "graft", scripts = "scripts" }
+argv = ["sh", "{in.scripts}/quant.sh"]
+tools = ["cp"]
+"#,
+    );
+    let r = p.run(&["build", "--json"]);
+    assert_eq!(r.code, Some(1));
+    assert_eq!(r.step("quant")["action"], "failed");
+    let said = format!("{}{}", r.stderr, r.stdout);
+    for name in ["mtp.fc.weight", "mtp.norm.weight", "mtp.layers.0.mlp.down_proj.weight"] {
+        assert!(said.contains(name), "{name} is not named:\n{said}");
+    }
+    assert!(said.contains("15"), "{said}");
+}
+
+#[test]
+fn a_parameter_that_goes_from_1_to_1_0_rebuilds() {
+    let graph = |v: &str| {
+        format!(
+            "{SCRIPTS}{}",
+            script("s", "", &format!("params = {{ strength = {v} }}"))
+                .replace("s.sh\"]", "s.sh\", \"{param.strength}\"]")
+        )
+    };
+    let p = Project::new(&graph("1"));
+    p.write("scripts/s.sh", "echo same > /out/x\n");
+    assert_eq!(p.built(), ["s"]);
+    p.write("graph.toml", graph("1.0"));
+    let r = p.build();
+    assert_eq!(r.nodes("built"), ["s"]);
+    let why = &r.step("s")["reasons"][0];
+    assert!(why["old"].as_str().unwrap().contains("= 1}") && why["new"].as_str().unwrap().contains("= 1.0}"), "{why}");
+    p.write("graph.toml", graph("1"));
+    assert_eq!(p.built(), [""; 0], "the earlier realisation is still there");
+}
+
+#[test]
+fn a_comment_in_a_script_above_a_thousand_nodes_whose_output_stays_the_same_runs_one_step() {
+    let mut graph = format!("{SCRIPTS}{}", script("first", "", ""));
+    for i in 0..1000 {
+        graph +=
+            &format!("[node.e{i}]\nkind = \"edit\"\ninputs.model = \"first\"\nset.\"c.json\" = {{ \"/n\" = {i} }}\n");
+    }
+    let p = Project::new(&graph);
+    p.write("scripts/first.sh", "echo '{\"n\": -1}' > /out/c.json\n");
+    assert_eq!(p.built().len(), 1001);
+    p.write("scripts/first.sh", "# a comment\necho '{\"n\": -1}' > /out/c.json\n");
+    assert_eq!(p.built(), ["first"]);
+    assert_eq!(p.built(), [""; 0]);
+}
+
+#[test]
+fn a_step_that_fails_publishes_nothing_shows_its_last_lines_and_blocks_what_is_below_it() {
+    let graph = format!(
+        "{SCRIPTS}{}{}{}",
+        script("bad", "", ""),
+        script("below", ", x = \"bad\"", ""),
+        script("beside", "", "")
+    );
+    let p = Project::new(&graph);
+    p.write("scripts/bad.sh", "echo half > /out/half\necho the reason is this >&2\nexit 7\n");
+    p.write("scripts/below.sh", "echo x > /out/x\n");
+    p.write("scripts/beside.sh", "echo x > /out/x\n");
+    let r = p.run(&["build", "--json", "--keep-going", "--keep-failed", "-j1"]);
+    assert_eq!(r.code, Some(1));
+    assert_eq!(r.json()["ok"], false);
+    let actions = r.actions();
+    assert_eq!(
+        (actions["bad"].as_str(), actions["below"].as_str(), actions["beside"].as_str()),
+        ("failed", "skipped", "built")
+    );
+    assert!(r.step("bad")["error"].as_str().unwrap().contains("code 7"), "{}", r.stdout);
+    assert!(r.stderr.contains("the reason is this"), "{}", r.stderr);
+    assert!(p.run(&["log", "bad"]).stdout.contains("the reason is this"));
+    assert_eq!(p.run(&["path", "bad"]).code, Some(1));
+    let kept = fs::read_dir(p.path("store/failed")).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::read_to_string(kept.join("out/half")).unwrap(), "half\n");
+    store_check::check(&p.path("store"));
+    p.write("scripts/bad.sh", "echo whole > /out/whole\n");
+    assert_eq!(p.build().nodes("built"), ["bad", "below", "beside"], "the folder of scripts is an input of all three");
+}
+
+#[test]
+fn death_by_a_signal_is_told_from_an_exit_and_an_empty_output_is_a_failure() {
+    let p = Project::new(&format!("{SCRIPTS}{}{}", script("killed", "", ""), script("empty", "", "")));
+    p.write("scripts/killed.sh", "kill -SEGV $$\n");
+    p.write("scripts/empty.sh", "true\n");
+    let r = p.run(&["build", "--json", "--keep-going"]);
+    assert_eq!(r.code, Some(1));
+    let error = |n: &str| r.step(n)["error"].as_str().unwrap().to_owned();
+    assert!(error("killed").contains("signal") || error("killed").contains("SIGSEGV"), "{}", error("killed"));
+    assert!(error("empty").contains("nothing") || error("empty").contains("empty"), "{}", error("empty"));
+}
+
+#[test]
+fn ctrl_c_stops_cleanly_and_the_next_build_goes_on() {
+    let p = Project::new(&format!(
+        "{SCRIPTS}{}{}",
+        script("quick", "", ""),
+        script("slow", ", q = \"quick\"", "tools = [\"sleep\"]")
+    ));
+    p.write("scripts/quick.sh", "echo q > /out/q\n");
+    p.write("scripts/slow.sh", "echo half > /out/half\nsleep 600\n");
+    let mut build = start(&p, &["build"], "slow");
+    let begun = Instant::now();
+    let pid = rustix::process::Pid::from_child(&build);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let status = build.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    assert!(begun.elapsed() < Duration::from_secs(60), "the step was not ended");
+    store_check::check(&p.path("store"));
+    assert_eq!(fs::read_dir(p.path("store/tmp")).unwrap().count(), 0);
+    p.write("scripts/slow.sh", "echo whole > /out/whole\n");
+    assert_eq!(p.run(&["build", "--json"]).code, Some(0));
+}
+
+#[test]
+fn of_a_source_that_changes_while_a_step_runs_nothing_is_recorded() {
+    let p = Project::new(&format!(
+        "[source]\ndata = {{ file = \"data\" }}\nscripts = {{ folder = \"scripts\" }}\n{}",
+        script("s", ", data = \"data\"", "tools = [\"cat\", \"sleep\"]")
+    ));
+    p.write("data", "before");
+    p.write("scripts/s.sh", "sleep 3\ncat /in/data > /out/copy\n");
+    let mut build = start(&p, &["build"], "s");
+    p.write("data", "after!");
+    assert_eq!(build.wait().unwrap().code(), Some(1));
+    assert_eq!(p.run(&["path", "s"]).code, Some(1));
+    p.write("scripts/s.sh", "cat /in/data > /out/copy\n");
+    p.build();
+    assert_eq!(fs::read_to_string(p.node_path("s").join("copy")).unwrap(), "after!");
+}
+
+#[test]
+fn a_step_without_isolation_is_not_reused_where_isolation_is_asked_for() {
+    let p = Project::new(&format!("{SCRIPTS}{}", script("s", "", "")));
+    p.write("scripts/s.sh", "echo x > \"$1\"/x\n");
+    p.edit("graph.toml", "s.sh\"]", "s.sh\", \"{out}\"]");
+    let bare = p.run(&["build", "--json", "--unsandboxed"]);
+    assert_eq!(bare.code, Some(0), "{}", bare.stderr);
+    assert_eq!(bare.nodes("built"), ["s"]);
+    assert_eq!(p.run(&["build", "--json", "--unsandboxed"]).nodes("fresh"), ["s"]);
+    let boxed = p.build();
+    assert_eq!(boxed.nodes("built"), ["s"]);
+    assert_eq!(boxed.step("s")["reasons"][0]["reason"], "weaker_isolation");
+}
+
+#[test]
+fn an_undeclared_file_and_variable_are_not_there_and_the_declared_ones_are() {
+    let p = Project::new(&format!("{SCRIPTS}{}", script("s", "", "env = { CALIB_N = \"4\" }\ntools = [\"cat\"]")));
+    p.write("secret", "not declared");
+    let secret = p.path("secret");
+    p.write(
+        "scripts/s.sh",
+        format!(
+            "test ! -e '{}' && test ! -e /etc/passwd && test ! -e /root && echo \"$CALIB_N ${{FOO-none}} $LANG $TZ $HOSTNAME\" > /out/x\n",
+            secret.display()
+        ),
+    );
+    let o =
+        p.command(&["build"]).env("FOO", "bar").env("LANG", "de_DE.UTF-8").env("TZ", "Asia/Tokyo").output().unwrap();
+    assert!(o.status.success(), "{}", String::from_utf8_lossy(&o.stderr));
+    assert_eq!(fs::read_to_string(p.node_path("s").join("x")).unwrap(), "4 none C.UTF-8 UTC graftwerk\n");
+    assert_eq!(p.built(), [""; 0], "the caller's environment is free");
+    p.edit("graph.toml", "\"4\"", "\"5\"");
+    assert_eq!(p.built(), ["s"]);
+}
