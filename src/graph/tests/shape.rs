@@ -186,6 +186,17 @@ fn forty_stacked_diamonds_are_visited_once_each() {
     assert!(parse(&text.replace("[node.top0]\n", "[node.top0]\ninputs.x = \"top40\"\n")).is_err());
 }
 
+#[test]
+fn no_kind_takes_a_key_that_every_node_has_nor_one_twice() {
+    for kind in crate::kinds::all() {
+        let mut seen = std::collections::BTreeSet::new();
+        for key in kind.keys() {
+            assert!(!crate::graph::node::COMMON_KEYS.contains(&key.name), "{}.{}", kind.name(), key.name);
+            assert!(seen.insert(key.name), "{}.{} twice", kind.name(), key.name);
+        }
+    }
+}
+
 fn tree(paths: &[&str]) -> Tree {
     let mut t = Tree::new();
     for p in paths {
