@@ -223,6 +223,22 @@ mod tests {
     }
 
     #[test]
+    fn where_the_file_system_shares_extents_whole_blocks_are_shared_and_nowhere_else() {
+        let data = pattern(5 << 20);
+        let src = file_of(&data);
+        let shares = rustix::fs::ioctl_ficlone(file_of(b""), &src).is_ok();
+        let len = (3 << 20) + 77;
+        for (from, to, aligned) in [(5u64, 5 + 65_536u64, true), (0, 0, true), (17, 3, false)] {
+            let dst = file_of(b"");
+            let copied = copy_range(&src, from, &dst, to, len, &mut |_| ControlFlow::Continue(())).unwrap();
+            let most = if shares && aligned { len - 2 * 65_536..=len } else { 0..=0 };
+            assert!(most.contains(&copied.cloned), "{from} {to}: {copied:?}");
+            let (from, to, len) = (from as usize, to as usize, len as usize);
+            assert!(bytes_of(&dst)[to..] == data[from..from + len], "{from} {to}");
+        }
+    }
+
+    #[test]
     fn a_source_that_ends_too_early_is_an_error_with_its_end() {
         let (src, dst) = (file_of(&pattern(1000)), file_of(b""));
         let e = copy_range(&src, 10, &dst, 0, 2000, &mut |_| ControlFlow::Continue(())).unwrap_err();

@@ -31,7 +31,10 @@ struct Group {
 
 impl Group {
     fn new(bytes: u64) -> Self {
-        let name = format!("graftwerk-test-{}-{bytes}", std::process::id());
+        // Tests of one process run side by side.
+        static GROUPS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let n = GROUPS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let name = format!("graftwerk-test-{}-{n}", std::process::id());
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let v2 = !v1.join("memory.limit_in_bytes").exists();
         let root = if v2 { Path::new("/sys/fs/cgroup") } else { v1 };
