@@ -116,9 +116,8 @@ fn globs_and_pointers_and_paths_that_match_nothing_are_errors_with_near_names() 
         e("remove.\"config.json\" = [\"/text_config/mtp_num_hiden_layers\"]"),
         "config.json: there is nothing at \"/text_config/mtp_num_hiden_layers\": \"/text_config\" has no \"mtp_num_hiden_layers\"\nhint: did you mean `mtp_num_hidden_layers`?"
     );
-    assert!(
-        e("set.\"confg.json\" = { \"/a\" = 1 }").ends_with("did you mean `config.json` or `processor_config.json`?")
-    );
+    let slip = e("set.\"confg.json\" = { \"/a\" = 1 }");
+    assert!(slip.contains("did you mean `config.json`"), "{slip}");
     assert!(e("add.\"a\" = \"side/tokenizer.jsn\"").ends_with("did you mean `tokenizer.json`?"));
     assert!(e("add.\"a\" = \"model\"").starts_with("add.\"a\": the input `model` is no single file"));
     assert!(
