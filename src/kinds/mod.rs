@@ -3,14 +3,18 @@
 //! A kind reads its inputs, writes only in its scratch folder, and reports what it did. It knows neither the store
 //! nor the graph.
 
+pub mod check;
 pub mod command;
 pub mod edit;
+pub mod exclusions;
 pub mod graft;
 pub mod input;
+pub mod names_kept;
 pub mod output;
 pub mod params;
 pub mod paths;
 pub mod quant;
+pub(crate) mod read;
 pub mod run;
 pub mod serve;
 pub mod splice;
@@ -77,7 +81,7 @@ pub trait Kind: Send + Sync {
 
 /// All kinds, in the order of the reference.
 pub fn all() -> &'static [&'static dyn Kind] {
-    &[&graft::Graft, &splice::Splice, &quant::Quant, &edit::Edit, &run::Run, &serve::Serve]
+    &[&graft::Graft, &splice::Splice, &quant::Quant, &edit::Edit, &run::Run, &check::Check, &serve::Serve]
 }
 
 /// The kind of this name.

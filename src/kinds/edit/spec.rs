@@ -7,9 +7,9 @@ use serde_json::Value as Json;
 use crate::canon::Value;
 use crate::jsonedit::Pointer;
 use crate::kinds::paths::PathGlob;
+use crate::kinds::read::{boolean, dotted, globs, json, known, pointer, rel, strings, table};
 use crate::kinds::{ParamError, Params};
 use crate::model::path::RelPath;
-use crate::near::did_you_mean;
 
 /// What is to be done.
 #[derive(Debug, Clone, Default)]
@@ -146,69 +146,4 @@ fn copies(value: &Value, aliases: &[&str]) -> Result<Vec<(String, Vec<PathGlob>)
         all.push((alias.clone(), globs(&key, list)?));
     }
     Ok(all)
-}
-
-fn known(key: &str, alias: &str, aliases: &[&str]) -> Result<(), ParamError> {
-    if aliases.contains(&alias) {
-        return Ok(());
-    }
-    let e = ParamError::new(key, format!("there is no input `{alias}`"));
-    Err(e.hint(did_you_mean(alias, aliases.iter().copied()).unwrap_or_else(|| format!("add inputs.{alias}"))))
-}
-
-/// A key as graph.toml would have it.
-fn dotted(key: &str, part: &str) -> String {
-    let bare = !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if bare { format!("{key}.{part}") } else { format!("{key}.{part:?}") }
-}
-
-fn table<'a>(key: &str, value: &'a Value) -> Result<&'a BTreeMap<String, Value>, ParamError> {
-    value.as_map().ok_or_else(|| ParamError::new(key, format!("expected a table, found {}", value.type_name())))
-}
-
-fn boolean(key: &str, value: &Value) -> Result<bool, ParamError> {
-    value.as_bool().ok_or_else(|| ParamError::new(key, format!("expected true or false, found {}", value.type_name())))
-}
-
-fn strings<'a>(key: &str, value: &'a Value) -> Result<Vec<&'a str>, ParamError> {
-    match value {
-        Value::Str(s) => Ok(vec![s]),
-        _ => value
-            .as_str_list()
-            .ok_or_else(|| ParamError::new(key, format!("expected strings, found {}", value.type_name()))),
-    }
-}
-
-fn globs(key: &str, value: &Value) -> Result<Vec<PathGlob>, ParamError> {
-    strings(key, value)?.iter().map(|t| PathGlob::parse(t).map_err(|e| ParamError::new(key, e.to_string()))).collect()
-}
-
-fn rel(key: &str, text: &str) -> Result<RelPath, ParamError> {
-    RelPath::try_from(text).map_err(|e| ParamError::new(key, e.to_string()))
-}
-
-fn pointer(key: &str, text: &str) -> Result<Pointer, ParamError> {
-    Pointer::parse(text).map_err(|e| {
-        let hint = e.hint().unwrap_or_default();
-        ParamError::new(key, e.to_string()).hint(hint)
-    })
-}
-
-/// A TOML value as JSON. Errors: dates, infinities and NaN, which JSON does not have.
-fn json(key: &str, value: &Value) -> Result<Json, ParamError> {
-    let none = |what: String| Err(ParamError::new(key, what).hint("write it as a string, or copy it with set_from"));
-    Ok(match value {
-        Value::Bool(b) => Json::Bool(*b),
-        Value::Int(i) => Json::from(*i),
-        Value::Float(f) => match serde_json::Number::from_f64(*f) {
-            Some(n) => Json::Number(n),
-            None => return none(format!("JSON has no {}", crate::canon::float(*f))),
-        },
-        Value::Str(s) => Json::String(s.clone()),
-        Value::Date(d) => return none(format!("JSON has no date {d}")),
-        Value::List(items) => Json::Array(items.iter().map(|v| json(key, v)).collect::<Result<_, _>>()?),
-        Value::Map(map) => Json::Object(
-            map.iter().map(|(k, v)| Ok((k.clone(), json(key, v)?))).collect::<Result<serde_json::Map<_, _>, _>>()?,
-        ),
-    })
 }

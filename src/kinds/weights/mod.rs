@@ -48,8 +48,8 @@ fn weight_files(tree: &Tree) -> Vec<WeightFile> {
         .collect()
 }
 
-// The file that an entry is or leads to.
-fn file_behind(tree: &Tree, path: &RelPath, entry: &Entry) -> Option<(BlobId, u64)> {
+/// The file that an entry is or leads to: its blob and size.
+pub(crate) fn file_behind(tree: &Tree, path: &RelPath, entry: &Entry) -> Option<(BlobId, u64)> {
     let (mut path, mut entry) = (path.clone(), entry);
     // Links in a tree stay inside; a loop of them ends here.
     for _ in 0..16 {
