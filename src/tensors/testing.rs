@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 /// A tensor to be put into a file.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Made {
     pub(crate) name: String,
     pub(crate) dtype: String,

@@ -228,3 +228,67 @@ fn twenty_thousand_tensors_are_read_in_order() {
     assert_eq!(header.tensors.len(), 20_000);
     assert!(header.tensors.iter().zip(&tensors).all(|(a, b)| a.name == b.name));
 }
+
+mod against_the_reference {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tensors() -> impl Strategy<Value = Vec<Made>> {
+        let one = (any::<String>(), 0..Dtype::ALL.len(), proptest::collection::vec(0u64..4, 0..3));
+        proptest::collection::vec(one, 0..6).prop_map(|all| {
+            let mut made: Vec<Made> = Vec::new();
+            for (name, dtype, mut shape) in all {
+                let dtype = Dtype::ALL[dtype];
+                // A last dimension of 8 makes every type fill its bytes.
+                shape.push(8);
+                let len = dtype.byte_len(&shape).unwrap();
+                if name != "__metadata__" && made.iter().all(|m| m.name != name) {
+                    made.push(Made::new(&name, dtype.name(), &shape, &vec![1; usize::try_from(len).unwrap()]));
+                }
+            }
+            made
+        })
+    }
+
+    fn stricter(e: &HeaderError) -> bool {
+        match e {
+            HeaderError::Duplicate { .. }
+            | HeaderError::DuplicateMetadata
+            | HeaderError::DuplicateMetadataKey { .. } => true,
+            HeaderError::BadTensor { what, .. } => what.contains("not of the format"),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_sound_file_is_read_as_it_was_written(tensors in tensors(), meta in proptest::option::of(Just([("format", "pt")]))) {
+            let bytes = shard(meta.as_ref().map(|m| &m[..]), &tensors);
+            let header = read(&bytes).unwrap();
+            prop_assert_eq!(header.digest, crate::digest::Digest::of(&bytes[..usize::try_from(header.data_start).unwrap()]));
+            for t in &tensors {
+                let found = header.tensors.iter().find(|i| i.name == t.name).unwrap();
+                prop_assert_eq!((found.dtype.name(), &found.shape), (t.dtype.as_str(), &t.shape));
+                prop_assert_eq!(found.end - found.begin, t.bytes.len() as u64);
+            }
+        }
+
+        #[test]
+        fn a_file_with_a_changed_byte_is_judged_as_the_reference_does(
+            tensors in tensors(),
+            at in any::<proptest::sample::Index>(),
+            byte in prop_oneof![any::<u8>(), proptest::sample::select(b"0123456789{}[]\":,-. eU".to_vec())],
+        ) {
+            let mut bytes = shard(Some(&[("format", "pt")]), &tensors);
+            let header_end = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+            let at = at.index(header_end);
+            bytes[at] = byte;
+            match read(&bytes) {
+                Ok(_) => prop_assert!(reference_accepts(&bytes)),
+                Err(e) => prop_assert!(!reference_accepts(&bytes) || stricter(&e), "{e:?}"),
+            }
+        }
+    }
+}
