@@ -1,7 +1,7 @@
 //! How a process step ends: its exit code, its signal, its time limit, Ctrl-C and the death of graftwerk itself are
 //! told apart, and in every case whatever it started is dead before anybody looks at its output.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod rig;
 
