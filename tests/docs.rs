@@ -326,3 +326,58 @@ fn wildcards_match_what_they_stand_for_and_no_more() {
     assert!(lines_match(&["...", "b"], &["a", "a", "b"]) && !lines_match(&["...", "b"], &["a", "b", "c"]));
     assert!(!lines_match(&[], &["a"]) && lines_match(&["...", "a", "..."], &["a"]));
 }
+
+fn keys(value: &serde_json::Value) -> BTreeSet<String> {
+    value.as_object().unwrap_or_else(|| panic!("no object: {value}")).keys().cloned().collect()
+}
+
+#[test]
+fn the_page_of_json_shows_the_keys_that_the_program_prints() {
+    let page = fs::read_to_string(root().join("docs/exit-codes-and-json.md")).unwrap();
+    let shown: Vec<serde_json::Value> =
+        blocks(&page).iter().filter(|b| b.info == "json").map(|b| serde_json::from_str(&b.text).unwrap()).collect();
+    let [build, plan, status] = shown.as_slice() else { panic!("{} blocks of JSON", shown.len()) };
+    let node = "[source]\nm = { checkpoint = \"demo/finetune\" }\n[node.a]\nkind = \"edit\"\ninputs.model = \"m\"\n";
+    let project = common::Project::new(&format!("{node}drop = \"*.jinja\"\n"));
+    common::copy_tree(&root().join("demo"), &project.path("demo"));
+
+    let built = project.build().json();
+    assert_eq!(keys(build), keys(&built));
+    assert_eq!(keys(&build["steps"][0]), keys(&built["steps"][0]));
+    assert_eq!(keys(&build["steps"][0]["reasons"][0]), keys(&built["steps"][0]["reasons"][0]));
+    project.write("graph.toml", format!("{node}drop = \"tokenizer*\"\n"));
+    let planned = project.run(&["plan", "--json"]).json();
+    assert_eq!(keys(plan), keys(&planned));
+    assert_eq!(keys(&plan["steps"][0]), keys(&planned["steps"][0]));
+    assert_eq!(keys(&plan["steps"][0]["reasons"][0]), keys(&planned["steps"][0]["reasons"][0]));
+    let stands = project.run(&["status", "--json"]).json();
+    assert_eq!(keys(status), keys(&stands));
+    assert_eq!(keys(&status["nodes"][0]), keys(&stands["nodes"][0]));
+}
+
+#[test]
+fn the_page_of_the_store_names_every_folder_and_shows_every_format() {
+    let page = fs::read_to_string(root().join("docs/store-format.md")).unwrap();
+    let project = common::Project::demo();
+    project.build();
+    for entry in fs::read_dir(project.path("store")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(page.contains(&format!("\n      {name}")), "docs/store-format.md does not name store/{name}");
+    }
+    let first_file = |folder: &str| {
+        let mut at = project.path("store").join(folder);
+        while at.is_dir() {
+            let mut below: Vec<PathBuf> = fs::read_dir(&at).unwrap().map(|e| e.unwrap().path()).collect();
+            below.sort();
+            at = below.remove(0);
+        }
+        fs::read_to_string(at).unwrap()
+    };
+    for folder in ["VERSION", "trees", "tensors", "recipes"] {
+        let head = first_file(folder).lines().next().unwrap().to_owned();
+        assert!(page.contains(&head), "docs/store-format.md does not show {head:?}");
+    }
+    let shown = blocks(&page).into_iter().find(|b| b.info == "json").unwrap();
+    let record: serde_json::Value = serde_json::from_str(&first_file("runs")).unwrap();
+    assert_eq!(keys(&serde_json::from_str(&shown.text).unwrap()), keys(&record));
+}
