@@ -381,3 +381,14 @@ fn the_page_of_the_store_names_every_folder_and_shows_every_format() {
     let record: serde_json::Value = serde_json::from_str(&first_file("runs")).unwrap();
     assert_eq!(keys(&serde_json::from_str(&shown.text).unwrap()), keys(&record));
 }
+
+#[test]
+fn the_lock_at_the_root_is_that_of_the_demo() {
+    let project = common::Project::demo();
+    let lock = fs::read_to_string(root().join("graph.lock")).unwrap();
+    project.write("graph.lock", &lock);
+    let ran = project.run(&["plan", "--locked"]);
+    assert_eq!(ran.code, Some(0), "write it anew with `graftwerk update`: {}", ran.stderr);
+    project.build();
+    assert_eq!(project.read("graph.lock"), lock, "a build that changes no source leaves the lock alone");
+}
