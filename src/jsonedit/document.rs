@@ -5,8 +5,9 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::jsonedit::compare::{Numbers, same_value};
-use crate::jsonedit::scan::{self, Child};
-use crate::jsonedit::style::{Style, line_indent, shift, string};
+use crate::jsonedit::scan;
+use crate::jsonedit::style::{Style, line_indent, shift};
+use crate::jsonedit::walk::{self, Child};
 use crate::jsonedit::{JsonError, Pointer};
 use crate::near::near;
 
@@ -23,17 +24,7 @@ pub enum Parents {
 #[derive(Debug, Clone)]
 pub struct Document {
     bom: bool,
-    text: String,
-}
-
-/// What the edits need to know of a container.
-struct Layout {
-    span: Range<usize>,
-    is_object: bool,
-    len: usize,
-    first: Option<Child>,
-    before_last: Option<Child>,
-    last: Option<Child>,
+    pub(super) text: String,
 }
 
 impl Document {
@@ -78,23 +69,23 @@ impl Document {
 
     /// Line and column of the first string with a lone surrogate (`"\ud800"`), which is no text that UTF-8 can hold.
     pub fn lone_surrogate(&self) -> Option<(usize, usize)> {
-        scan::lone_surrogate(&self.text).map(|at| scan::place(&self.text, at))
+        walk::lone_surrogate(&self.text).map(|at| scan::place(&self.text, at))
     }
 
     /// The raw text of the value at `pointer`; `None` where there is none.
     pub fn get(&self, pointer: &Pointer) -> Option<&str> {
-        self.text.get(self.locate(pointer).ok()?)
+        self.text.get(self.find(pointer)?)
     }
 
     /// The value at `pointer`; `None` where there is none. Numbers keep their text. `NaN` and infinities, which no
     /// serde_json value can hold, read as null, and a lone surrogate as U+FFFD: [`Document::get`] shows what is there.
     pub fn value(&self, pointer: &Pointer) -> Option<Value> {
-        Some(scan::build(&self.text, &self.locate(pointer).ok()?))
+        Some(walk::build(&self.text, &self.find(pointer)?))
     }
 
     /// Line and column of the value at `pointer`.
     pub fn place(&self, pointer: &Pointer) -> Option<(usize, usize)> {
-        Some(scan::place(&self.text, self.locate(pointer).ok()?.start))
+        Some(scan::place(&self.text, self.find(pointer)?.start))
     }
 
     /// The raw text of the value at `pointer` moved to the left margin: the text of a file of its own. Errors:
@@ -110,18 +101,18 @@ impl Document {
     /// [`JsonError::BadValue`] for `raw`; [`JsonError::Missing`] where the parent is not there.
     pub fn set(&mut self, pointer: &Pointer, raw: &str) -> Result<bool, JsonError> {
         let raw = checked(raw, pointer.tokens().len())?;
-        match self.locate(pointer) {
-            Ok(span) => Ok(self.replace(span, raw)),
-            Err(_) => self.insert(pointer, raw).map(|()| true),
+        match self.find(pointer) {
+            Some(span) => Ok(self.replace(span, raw)),
+            None => self.insert(pointer, raw).map(|()| true),
         }
     }
 
     /// Puts `value` at `pointer`, laid out like its surroundings. A value that is there already keeps its text (`1e-06`
     /// stays, though it would be written `1e-6`). Says whether anything changed. Errors as [`Document::set`].
     pub fn set_value(&mut self, pointer: &Pointer, value: &Value, parents: Parents) -> Result<bool, JsonError> {
-        if let Ok(span) = self.locate(pointer) {
+        if let Some(span) = self.find(pointer) {
             // Null may stand for NaN, so the raw text decides there.
-            let old = scan::build(&self.text, &span);
+            let old = walk::build(&self.text, &span);
             let raw_null = value.is_null() && self.text.get(span) != Some("null");
             if same_value(&old, value, Numbers::Typed) && !raw_null {
                 return Ok(false);
@@ -171,7 +162,7 @@ impl Document {
         let mut before: Option<Child> = None;
         let mut found = None;
         let mut after = None;
-        scan::each_child(&self.text, &outer, |c| {
+        walk::each_child(&self.text, &outer, |c| {
             if found.is_some() {
                 after = Some(c);
                 return false;
@@ -202,78 +193,74 @@ impl Document {
     }
 
     fn root(&self) -> Range<usize> {
-        let start = scan::skip_space(&self.text, 0);
-        start..scan::skip_value(&self.text, start)
+        let start = walk::skip_space(&self.text, 0);
+        start..walk::skip_value(&self.text, start)
     }
 
-    /// The span of the value at `pointer`.
-    fn locate(&self, pointer: &Pointer) -> Result<Range<usize>, JsonError> {
+    /// The span of the value at `pointer`; `None` where there is none.
+    pub(super) fn find(&self, pointer: &Pointer) -> Option<Range<usize>> {
+        pointer.tokens().iter().try_fold(self.root(), |span, token| self.child(&span, token))
+    }
+
+    /// As [`Document::find`], with what is wrong where there is none.
+    pub(super) fn locate(&self, pointer: &Pointer) -> Result<Range<usize>, JsonError> {
         let mut span = self.root();
         for (depth, token) in pointer.tokens().iter().enumerate() {
-            span = self.step(&span, pointer, depth, token)?;
+            span = self.child(&span, token).ok_or_else(|| self.missing(&span, pointer, depth, token))?;
         }
         Ok(span)
     }
 
-    fn step(
-        &self,
-        span: &Range<usize>,
-        pointer: &Pointer,
-        depth: usize,
-        token: &str,
-    ) -> Result<Range<usize>, JsonError> {
+    /// The value at a key or an index of the container at `span`.
+    fn child(&self, span: &Range<usize>, token: &str) -> Option<Range<usize>> {
+        let index = array_index(token);
+        let mut at = 0;
+        let mut found = None;
+        walk::each_child(&self.text, span, |c| {
+            let fits = match &c.key {
+                Some(k) => walk::decode(self.text.get(k.clone()).unwrap_or("")).as_ref() == token.as_bytes(),
+                None => index == Some(at),
+            };
+            at += 1;
+            if fits {
+                found = Some(c.value);
+            }
+            !fits
+        });
+        found
+    }
+
+    /// Why there is no `token` in the value at `span`, to which the first `depth` steps of `pointer` lead.
+    pub(super) fn missing(&self, span: &Range<usize>, pointer: &Pointer, depth: usize, token: &str) -> JsonError {
         let parent = pointer.prefix(depth).to_string();
-        match self.text.as_bytes().get(span.start) {
+        let found = match self.text.as_bytes().get(span.start) {
             Some(b'{') => {
-                let mut found = None;
-                scan::each_child(&self.text, span, |c| {
-                    let key = c.key.as_ref().and_then(|k| self.text.get(k.clone())).unwrap_or("");
-                    if scan::decode(key).as_ref() == token.as_bytes() {
-                        found = Some(c.value);
-                    }
-                    found.is_none()
-                });
-                found.ok_or_else(|| {
-                    let keys = self.keys_of(span);
-                    JsonError::Missing {
-                        pointer: pointer.to_string(),
-                        parent,
-                        missing: token.to_owned(),
-                        near: near(token, keys.iter().map(String::as_str), 3).into_iter().map(str::to_owned).collect(),
-                    }
-                })
+                let keys = self.keys_of(span);
+                let near = near(token, keys.iter().map(String::as_str), 3).into_iter().map(str::to_owned).collect();
+                return JsonError::Missing { pointer: pointer.to_string(), parent, missing: token.to_owned(), near };
             }
             Some(b'[') => {
-                let index = array_index(token);
                 let mut len = 0;
-                let mut found = None;
-                scan::each_child(&self.text, span, |c| {
-                    if Some(len) == index {
-                        found = Some(c.value);
-                    }
+                walk::each_child(&self.text, span, |_| {
                     len += 1;
-                    found.is_none()
+                    true
                 });
-                found.ok_or_else(|| JsonError::BadIndex { parent, index: token.to_owned(), len })
+                return JsonError::BadIndex { parent, index: token.to_owned(), len };
             }
-            first => {
-                let found = match first {
-                    Some(b'"') => "a string",
-                    Some(b't' | b'f') => "a boolean",
-                    Some(b'n') => "null",
-                    _ => "a number",
-                };
-                let (line, column) = scan::place(&self.text, span.start);
-                Err(JsonError::NotAContainer { pointer: pointer.to_string(), parent, found, line, column })
-            }
-        }
+            Some(b'"') => "a string",
+            Some(b't' | b'f') => "a boolean",
+            Some(b'n') => "null",
+            _ => "a number",
+        };
+        let (line, column) = scan::place(&self.text, span.start);
+        JsonError::NotAContainer { pointer: pointer.to_string(), parent, found, line, column }
     }
 
     fn keys_of(&self, span: &Range<usize>) -> Vec<String> {
         let mut keys = Vec::new();
-        scan::each_child(&self.text, span, |c| {
+        walk::each_child(&self.text, span, |c| {
             let key = c.key.and_then(|k| self.text.get(k)).unwrap_or("");
-            keys.push(String::from_utf8_lossy(&scan::decode(key)).into_owned());
+            keys.push(String::from_utf8_lossy(&walk::decode(key)).into_owned());
             true
         });
         keys
@@ -290,117 +277,6 @@ impl Document {
         Err(JsonError::NotAContainer { pointer: pointer.child("-").to_string(), parent, found, line, column })
     }
 
-    fn layout(&self, span: Range<usize>) -> Layout {
-        let is_object = self.text.as_bytes().get(span.start) == Some(&b'{');
-        let mut l = Layout { span: span.clone(), is_object, len: 0, first: None, before_last: None, last: None };
-        scan::each_child(&self.text, &span, |c| {
-            l.len += 1;
-            if l.first.is_none() {
-                l.first = Some(c.clone());
-            }
-            l.before_last = l.last.replace(c);
-            true
-        });
-        l
-    }
-
-    /// White space between the opening bracket and the first child, or all that an empty container holds.
-    fn lead(&self, l: &Layout) -> &str {
-        let end = l.first.as_ref().map_or(l.span.end.saturating_sub(1), Child::start);
-        self.text.get(l.span.start + 1..end).unwrap_or("")
-    }
-
-    /// The indentation of a container's children; `None` where they stand on the container's own line.
-    fn child_indent(&self, l: &Layout, style: &Style) -> Option<String> {
-        let lead = self.lead(l);
-        if l.first.is_some() {
-            return lead.rsplit_once('\n').map(|(_, indent)| indent.to_owned());
-        }
-        // An empty container opens up where it begins a line, or is spread over lines already.
-        let unit = style.indent.as_ref()?;
-        let outer = line_indent(&self.text, l.span.start);
-        (lead.contains('\n') || self.opens_its_line(l.span.start)).then(|| format!("{outer}{unit}"))
-    }
-
-    /// Whether nothing but white space and its own key stands before the value at `at` on its line.
-    fn opens_its_line(&self, at: usize) -> bool {
-        let start = self.text.get(..at).and_then(|t| t.rfind('\n')).map_or(0, |i| i + 1);
-        let first = scan::skip_space(&self.text, start);
-        if self.text.as_bytes().get(first) != Some(&b'"') {
-            return first == at;
-        }
-        let colon = scan::skip_space(&self.text, scan::skip_string(&self.text, first));
-        self.text.as_bytes().get(colon) == Some(&b':') && scan::skip_space(&self.text, colon + 1) == at
-    }
-
-    /// How a value at `pointer` is to be laid out, and the indentation of the line that it stands on.
-    fn surroundings(&self, pointer: &Pointer) -> Result<(Style, String), JsonError> {
-        let style = self.style();
-        if let Ok(span) = self.locate(pointer) {
-            let old = self.layout(span.clone());
-            let base = line_indent(&self.text, span.start).to_owned();
-            let spread = match (old.first.is_some(), split(pointer)) {
-                (true, _) => self.lead(&old).contains('\n'),
-                (false, None) => true,
-                (false, Some((_, parent))) => self.child_indent(&self.layout(self.locate(&parent)?), &style).is_some(),
-            };
-            return Ok((if spread { style } else { style.inline() }, base));
-        }
-        let Some((_, parent)) = split(pointer) else { return Ok((style, String::new())) };
-        let outer = self.layout(self.locate(&parent)?);
-        Ok(match self.child_indent(&outer, &style) {
-            Some(indent) => (style, indent),
-            None => (style.inline(), line_indent(&self.text, outer.span.start).to_owned()),
-        })
-    }
-
-    /// Puts a new last child into the parent of `pointer`.
-    fn insert(&mut self, pointer: &Pointer, raw: &str) -> Result<(), JsonError> {
-        let Some((token, parent)) = split(pointer) else { return Ok(()) };
-        let l = self.layout(self.locate(&parent)?);
-        let style = self.style();
-        let key = if l.is_object {
-            let colon = match &l.last {
-                Some(Child { key: Some(k), value }) => self.text.get(k.end..value.start).unwrap_or(style.colon),
-                _ => style.colon,
-            };
-            format!("{}{colon}", string(token))
-        } else {
-            let index = array_index(token);
-            // Also the right error where the parent is no container at all.
-            if token != "-" && index != Some(l.len) || self.text.as_bytes().get(l.span.start) != Some(&b'[') {
-                self.step(&l.span, pointer, parent.tokens().len(), token)?;
-            }
-            String::new()
-        };
-        let (at, new) = match (&l.before_last, &l.last) {
-            (Some(b), Some(last)) => {
-                let separator = self.text.get(b.value.end..last.start()).unwrap_or(style.comma);
-                (last.value.end, format!("{separator}{key}{raw}"))
-            }
-            (None, Some(last)) => {
-                let lead = self.lead(&l);
-                let separator = if lead.contains('\n') { format!(",{lead}") } else { style.comma.to_owned() };
-                (last.value.end, format!("{separator}{key}{raw}"))
-            }
-            _ => {
-                let open = l.span.start + 1;
-                let close = l.span.end.saturating_sub(1);
-                let new = match self.child_indent(&l, &style) {
-                    Some(indent) => {
-                        let outer = line_indent(&self.text, l.span.start);
-                        format!("{nl}{indent}{key}{raw}{nl}{outer}", nl = style.newline)
-                    }
-                    None => format!("{key}{raw}"),
-                };
-                self.text.replace_range(open..close, "");
-                (open, new)
-            }
-        };
-        self.text.insert_str(at, &new);
-        Ok(())
-    }
-
     /// Makes the parents of `pointer` where that is asked for, then edits. Nothing is changed where the edit fails.
     fn with_parents(
         &mut self,
@@ -414,7 +290,7 @@ impl Document {
         let mut draft = self.clone();
         for depth in 1..pointer.tokens().len() {
             let parent = pointer.prefix(depth);
-            if draft.locate(&parent).is_err() {
+            if draft.find(&parent).is_none() {
                 draft.set(&parent, "{}")?;
             }
         }
@@ -425,13 +301,13 @@ impl Document {
 }
 
 /// The last step of a pointer and where it starts from; `None` for the whole document.
-fn split(pointer: &Pointer) -> Option<(&str, Pointer)> {
+pub(super) fn split(pointer: &Pointer) -> Option<(&str, Pointer)> {
     let (last, rest) = pointer.tokens().split_last()?;
     Some((last, pointer.prefix(rest.len())))
 }
 
 /// An index as RFC 6901 writes it: digits without a leading zero.
-fn array_index(token: &str) -> Option<usize> {
+pub(super) fn array_index(token: &str) -> Option<usize> {
     let plain = token == "0" || (!token.starts_with('0') && token.bytes().all(|b| b.is_ascii_digit()));
     if plain { token.parse().ok() } else { None }
 }

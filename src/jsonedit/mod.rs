@@ -16,11 +16,13 @@
 mod compare;
 mod document;
 mod error;
+mod layout;
 mod pointer;
 mod scan;
 mod style;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 pub use compare::{Numbers, same_value};
 pub use document::{Document, Parents};

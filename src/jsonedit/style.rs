@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::jsonedit::scan;
+use crate::jsonedit::walk;
 
 /// The layout of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Style {
         while let Some(b) = bytes.get(pos) {
             match b {
                 b'"' => {
-                    pos = scan::skip_string(text, pos);
+                    pos = walk::skip_string(text, pos);
                     continue;
                 }
                 b':' if colon.is_none() => colon = Some(if spaced(pos) { ": " } else { ":" }),
@@ -47,7 +47,7 @@ impl Style {
                     comma = Some(if spaced(pos) { ", " } else { "," });
                 }
                 b'{' | b'[' if indent.is_none() => {
-                    let first = scan::skip_space(text, pos + 1);
+                    let first = walk::skip_space(text, pos + 1);
                     let lead = text.get(pos + 1..first).unwrap_or("");
                     let empty = matches!(bytes.get(first), Some(b'}' | b']'));
                     if let (false, Some((_, inner))) = (empty, lead.rsplit_once('\n')) {

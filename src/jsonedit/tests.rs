@@ -359,7 +359,7 @@ fn tokens(text: &str) -> String {
     let mut pos = 0;
     while let Some(c) = text[pos..].chars().next() {
         if c == '"' {
-            let end = scan::skip_string(text, pos);
+            let end = walk::skip_string(text, pos);
             out.push_str(&text[pos..end]);
             pos = end;
         } else {

@@ -1,84 +1,92 @@
-//! The exclusion list of a quantised checkpoint, read as the servers read it.
+//! The exclusion lists of a quantised checkpoint, read as the servers read them.
 //!
-//! | method | an entry is |
+//! | list | an entry covers a module |
 //! | --- | --- |
-//! | compressed-tensors | an exact module name, or a regular expression behind `re:` |
-//! | modelopt | a module name with wildcards |
+//! | config.json, `quantization_config.ignore`, method `compressed-tensors` | of that very name, or by `re:` from the start of the name |
+//! | config.json, `quantization_config.ignore`, method `modelopt` | by glob |
+//! | hf_quant_config.json, `quantization.exclude_modules` | by glob |
 //!
-//! Either takes exact names. modelopt keeps a second list in hf_quant_config.json.
+//! Source: vLLM 0.32 with checkpoints of both methods.
 
-use crate::jsonedit::{Document, Pointer};
-use crate::tensors::pattern::{BadPattern, Pattern};
+use serde_json::Value as Json;
 
-/// Where modelopt's own file stands.
+use crate::tensors::pattern::Pattern;
+
+/// modelopt's own file.
 pub const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
 
-/// An exclusion list.
-#[derive(Debug, Clone)]
-pub struct Exclusions {
-    /// The method, as the file spells it.
-    pub method: String,
-    /// The entries as they are written.
-    pub entries: Vec<String>,
-    patterns: Vec<How>,
+/// Where config.json may describe the quantisation. The list is at `ignore` below, the method at `quant_method`.
+pub const PLACES_IN_CONFIG: [&str; 3] =
+    ["/quantization_config", "/compression_config", "/text_config/quantization_config"];
+
+/// Where hf_quant_config.json describes it. The list is at `exclude_modules` below.
+pub const PLACE_IN_HF_QUANT_CONFIG: &str = "/quantization";
+
+/// How the entries of a list are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// Exact names, and regular expressions behind `re:`.
+    ExactOrRegex,
+    /// Globs.
+    Globs,
+}
+
+impl Dialect {
+    /// That of a `quant_method`; `None` for one whose lists are not known here.
+    pub fn of_method(method: &str) -> Option<Self> {
+        match method {
+            "compressed-tensors" => Some(Self::ExactOrRegex),
+            m if m == "modelopt" || m.starts_with("modelopt_") => Some(Self::Globs),
+            _ => None,
+        }
+    }
+}
+
+/// A list, ready to be held against modules.
+#[derive(Debug, Clone, Default)]
+pub struct Coverage {
+    entries: Vec<Entry>,
+    /// Entries that only Python understands, each with what is wrong; they cover nothing here.
+    pub skipped: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
-enum How {
+enum Entry {
     Exact(String),
     Pattern(Pattern),
 }
 
-/// Where the list of a config.json stands, whether it is there or not.
-pub fn place_in_config() -> Pointer {
-    Pointer::new(["quantization_config", "ignore"])
+/// An entry of a list that is no string.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("it holds {entry}, which is no string")]
+pub struct BadEntry {
+    /// The entry.
+    pub entry: Json,
 }
 
-/// Where the list of an hf_quant_config.json stands.
-pub fn place_in_hf_quant_config() -> Pointer {
-    Pointer::new(["quantization", "exclude_modules"])
-}
-
-impl Exclusions {
-    /// The list of a config.json; `None` where the checkpoint is not quantised by its config. A missing list is an empty
-    /// one. Errors: [`BadPattern`] for a regular expression that is not known here.
-    pub fn of_config(config: &Document) -> Result<Option<Self>, BadPattern> {
-        let Some(method) = config.value(&Pointer::new(["quantization_config", "quant_method"])) else {
-            return Ok(None);
-        };
-        let method = method.as_str().unwrap_or_default().to_owned();
-        let list = config.value(&place_in_config());
-        // modelopt's name for the list in its own file is tolerated by servers here too.
-        let list = list.or_else(|| config.value(&Pointer::new(["quantization_config", "exclude_modules"])));
-        Self::new(method, list.as_ref()).map(Some)
-    }
-
-    /// The list of an hf_quant_config.json; `None` where there is no `quantization` in it.
-    pub fn of_hf_quant_config(file: &Document) -> Result<Option<Self>, BadPattern> {
-        if file.get(&Pointer::new(["quantization"])).is_none() {
-            return Ok(None);
+impl Coverage {
+    /// Reads the items of a list. Errors: [`BadEntry`].
+    pub fn read(items: &[Json], dialect: Dialect) -> Result<Self, BadEntry> {
+        let mut out = Self::default();
+        for item in items {
+            let Some(text) = item.as_str() else { return Err(BadEntry { entry: item.clone() }) };
+            match dialect {
+                Dialect::Globs => out.entries.push(Entry::Pattern(Pattern::glob(text))),
+                Dialect::ExactOrRegex if text.starts_with("re:") => match Pattern::module(text) {
+                    Ok(p) => out.entries.push(Entry::Pattern(p)),
+                    Err(e) => out.skipped.push(format!("{text:?} is not looked at: {}", e.what)),
+                },
+                Dialect::ExactOrRegex => out.entries.push(Entry::Exact(text.to_owned())),
+            }
         }
-        Self::new("modelopt".to_owned(), file.value(&place_in_hf_quant_config()).as_ref()).map(Some)
-    }
-
-    fn new(method: String, list: Option<&serde_json::Value>) -> Result<Self, BadPattern> {
-        let list = list.and_then(|v| v.as_array());
-        let entries: Vec<String> = list.into_iter().flatten().filter_map(|v| v.as_str()).map(str::to_owned).collect();
-        let wildcards = method.starts_with("modelopt");
-        let how = |e: &String| match (wildcards, e.starts_with("re:")) {
-            (true, _) => Ok(How::Pattern(Pattern::glob(e))),
-            (false, true) => Pattern::module(e).map(How::Pattern),
-            (false, false) => Ok(How::Exact(e.clone())),
-        };
-        let patterns = entries.iter().map(how).collect::<Result<_, _>>()?;
-        Ok(Self { method, entries, patterns })
+        Ok(out)
     }
 
     /// Whether the module is left out of the quantisation.
     pub fn covers(&self, module: &str) -> bool {
-        self.patterns.iter().any(|p| match p {
-            How::Exact(name) => name == module,
-            How::Pattern(p) => p.matches(module),
+        self.entries.iter().any(|e| match e {
+            Entry::Exact(name) => name == module,
+            Entry::Pattern(p) => p.matches(module),
         })
     }
 }
@@ -88,9 +96,7 @@ mod tests {
     use super::*;
 
     fn covers(method: &str, entry: &str, module: &str) -> bool {
-        let text = format!(r#"{{"quantization_config": {{"quant_method": {method:?}, "ignore": [{entry:?}]}}}}"#);
-        let config = Document::parse(text.as_bytes()).unwrap();
-        Exclusions::of_config(&config).unwrap().unwrap().covers(module)
+        Coverage::read(&[Json::from(entry)], Dialect::of_method(method).unwrap()).unwrap().covers(module)
     }
 
     #[test]
@@ -99,10 +105,19 @@ mod tests {
         assert!(!covers("modelopt", "re:^mtp.*", "mtp.fc"));
         assert!(!covers("compressed-tensors", "mtp*", "mtp.fc"));
         assert!(covers("compressed-tensors", "re:^mtp.*", "mtp.fc"));
-        for method in ["modelopt", "compressed-tensors"] {
+        for method in ["modelopt", "modelopt_fp4", "compressed-tensors"] {
             assert!(covers(method, "mtp.fc", "mtp.fc"));
             assert!(!covers(method, "mtp.f", "mtp.fc"));
         }
-        assert!(Exclusions::of_config(&Document::parse(b"{}").unwrap()).unwrap().is_none());
+        assert_eq!(Dialect::of_method("awq"), None);
+    }
+
+    #[test]
+    fn an_expression_that_only_python_knows_covers_nothing_and_is_told() {
+        let list = [Json::from("re:(?!a)b"), Json::from("c")];
+        let coverage = Coverage::read(&list, Dialect::ExactOrRegex).unwrap();
+        assert!(coverage.skipped[0].starts_with("\"re:(?!a)b\" is not looked at: "), "{:?}", coverage.skipped);
+        assert!(coverage.covers("c"));
+        assert!(Coverage::read(&[Json::from(1)], Dialect::Globs).is_err());
     }
 }

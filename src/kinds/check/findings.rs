@@ -32,6 +32,11 @@ impl Findings {
         self.facts.insert(name.into(), value.into());
     }
 
+    /// Whether nothing was asserted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     fn verdict(&self) -> bool {
         self.list.iter().all(|c| c.ok)
     }

@@ -8,6 +8,8 @@ mod findings;
 mod metrics;
 mod model;
 mod rows;
+#[cfg(test)]
+mod rows_tests;
 mod rules;
 mod spec;
 mod tensors;
@@ -115,6 +117,10 @@ fn assert_all(spec: &Spec, step: &Step<'_>) -> Result<Findings, StepError> {
     if let Some(input) = step.inputs.get("model") {
         let model = Model::open(input, &spec.allow_stray)?;
         model.assert_weights(&mut found);
+        // Most assertions hold of nothing: without tensors they would pass in silence.
+        if spec.needs_tensors() && model.tensors.is_empty() {
+            found.add("`model` holds tensors", vec!["it holds none".to_owned()]);
+        }
         tensors::assert(&spec.tensors, &model, &mut found);
         config::assert(&spec.config, input, &mut found)?;
         if let Some(kept) = &spec.names_kept {
@@ -132,6 +138,10 @@ fn assert_all(spec: &Spec, step: &Step<'_>) -> Result<Findings, StepError> {
     }
     for (alias, files) in &spec.metrics {
         metrics::assert(alias, files, step.input(alias)?, &mut found)?;
+    }
+    if found.is_empty() {
+        let hint = "it holds no weights: give the check a key, such as `files`";
+        return Err(StepError::invalid("there is nothing to assert of `model`", hint));
     }
     Ok(found)
 }

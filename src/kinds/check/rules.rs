@@ -8,7 +8,7 @@ use super::findings::Findings;
 use super::model::Model;
 use super::spec::Rules;
 use crate::jsonedit::{Document, Pointer};
-use crate::kinds::exclusions::{Exclusions, HF_QUANT_CONFIG};
+use crate::kinds::exclusions::{Coverage, Dialect, HF_QUANT_CONFIG, PLACE_IN_HF_QUANT_CONFIG, PLACES_IN_CONFIG};
 use crate::kinds::weights::document;
 use crate::kinds::{Input, StepError};
 use crate::tensors::table::TensorEntry;
@@ -151,29 +151,53 @@ fn plain_linears(model: &Model) -> impl Iterator<Item = &str> {
 }
 
 fn exclusions(input: &Input, model: &Model, found: &mut Findings) -> Result<(), StepError> {
-    let assertion = "every unquantised Linear is on the exclusion list of config.json";
-    let list = model.config.as_ref().map(Exclusions::of_config);
-    match list {
-        None => found.add(assertion, no_config()),
-        Some(Err(e)) => found.add(assertion, vec![e.to_string()]),
-        Some(Ok(None)) => found.add(assertion, vec!["config.json has no quantization_config.quant_method".to_owned()]),
-        Some(Ok(Some(list))) => {
-            let open = plain_linears(model).filter(|m| !list.covers(m));
-            found.add(assertion, open.map(|m| format!("{m} is not covered")).collect());
+    let mut listed = false;
+    for place in PLACES_IN_CONFIG {
+        let Some(config) = &model.config else { break };
+        let Ok(at) = Pointer::parse(place) else { continue };
+        if !matches!(config.value(&at), Some(Json::Object(_))) {
+            continue;
         }
+        listed = true;
+        let method = config.value(&at.child("quant_method"));
+        let list = at.child("ignore");
+        let faults = match method.as_ref().and_then(Json::as_str).map(|m| (m, Dialect::of_method(m))) {
+            Some((_, Some(dialect))) => uncovered(model, config, &list, dialect),
+            Some((method, None)) => vec![format!("how a list of the method {method:?} is read is not known")],
+            None => vec!["it has no quant_method".to_owned()],
+        };
+        found.add(format!("every unquantised Linear is on the exclusion list config.json{list}"), faults);
     }
     if let Some(file) = document(input, HF_QUANT_CONFIG)? {
-        let assertion = format!("every unquantised Linear is on the exclusion list of {HF_QUANT_CONFIG}");
-        match Exclusions::of_hf_quant_config(&file) {
-            Err(e) => found.add(assertion, vec![e.to_string()]),
-            Ok(None) => found.add(assertion, vec![format!("{HF_QUANT_CONFIG} has no `quantization`")]),
-            Ok(Some(list)) => {
-                let open = plain_linears(model).filter(|m| !list.covers(m));
-                found.add(assertion, open.map(|m| format!("{m} is not covered")).collect());
-            }
-        }
+        listed = true;
+        let Ok(at) = Pointer::parse(PLACE_IN_HF_QUANT_CONFIG) else { return Ok(()) };
+        let list = at.child("exclude_modules");
+        let faults = uncovered(model, &file, &list, Dialect::Globs);
+        found.add(format!("every unquantised Linear is on the exclusion list {HF_QUANT_CONFIG}{list}"), faults);
+    }
+    if !listed {
+        let fault = "config.json has no quantization_config".to_owned();
+        found.add("every unquantised Linear is on an exclusion list", vec![fault]);
     }
     Ok(())
+}
+
+fn uncovered(model: &Model, file: &Document, list: &Pointer, dialect: Dialect) -> Vec<String> {
+    let items = match file.value(list) {
+        None | Some(Json::Null) => Vec::new(),
+        Some(Json::Array(items)) => items,
+        Some(_) => return vec!["it is no list".to_owned()],
+    };
+    let coverage = match Coverage::read(&items, dialect) {
+        Ok(coverage) => coverage,
+        Err(e) => return vec![e.to_string()],
+    };
+    let open = plain_linears(model).filter(|m| !coverage.covers(m)).map(|m| format!("{m} is not covered"));
+    let mut faults: Vec<String> = open.collect();
+    if !faults.is_empty() {
+        faults.extend(coverage.skipped);
+    }
+    faults
 }
 
 /// Faults and notes on embedding and head.

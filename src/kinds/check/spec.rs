@@ -35,6 +35,7 @@ pub(super) struct Spec {
 
 #[derive(Debug, Default)]
 pub(super) struct TensorSpec {
+    pub(super) is_given: bool,
     pub(super) count: Option<u64>,
     pub(super) names: Vec<Pattern>,
     pub(super) absent: Vec<Pattern>,
@@ -134,6 +135,20 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// Whether something is asserted of the tensors of `model`.
+    pub(super) fn needs_tensors(&self) -> bool {
+        let rules = &self.rules;
+        self.tensors.is_given
+            || self.names_kept.is_some()
+            || !self.unchanged.is_empty()
+            || rules.architecture
+            || rules.draft_head.is_some()
+            || rules.exclusions
+            || rules.tied
+    }
+}
+
 /// A rule that can be asked for and not be turned round.
 fn wanted(key: &str, value: &Value) -> Result<bool, ParamError> {
     if boolean(key, value)? {
@@ -150,7 +165,7 @@ impl TensorSpec {
     fn parse(value: &Value) -> Result<Self, ParamError> {
         let map = table("tensors", value)?;
         only("tensors", map, &["count", "names", "absent", "prefixes", "dtypes", "shapes"])?;
-        let mut spec = Self::default();
+        let mut spec = Self { is_given: true, ..Self::default() };
         for (k, v) in map {
             let at = dotted("tensors", k);
             match k.as_str() {

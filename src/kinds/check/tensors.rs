@@ -65,13 +65,18 @@ pub(super) fn assert(spec: &TensorSpec, model: &Model, found: &mut Findings) {
     }
 }
 
-/// Asserts that what `was` had is still there. Errors: a `drop` pattern that matches nothing.
+/// Asserts that what `was` had is still there. Errors: a `was` without tensors, of which nothing can be lost, and a
+/// `drop` pattern that matches nothing.
 pub(super) fn assert_names_kept(
     spec: &NamesKept,
     was: &Model,
     model: &Model,
     found: &mut Findings,
 ) -> Result<(), StepError> {
+    if was.tensors.is_empty() {
+        let what = format!("names_kept: the input `{}` holds no tensors", spec.input);
+        return Err(StepError::invalid(what, "name the checkpoint, or add \"@weights\" to its `uses`"));
+    }
     let lost = names_kept(&was.names(), &model.names(), &spec.drop);
     let mut lost = lost.map_err(|e| StepError::invalid(format!("names_kept.drop: {e}"), e.hint()))?;
     if let Some(old) = &was.config {
@@ -82,7 +87,11 @@ pub(super) fn assert_names_kept(
         let dropped = |k: &String| spec.drop_config.iter().any(|d| k == d || k.starts_with(&format!("{d}.")));
         lost.config_keys.retain(|k| !dropped(k));
     }
-    found.add(format!("nothing of `{}` is lost", spec.input), lost.lines());
+    let assertion = format!("nothing of `{}` is lost", spec.input);
+    match (lost.is_nothing(), &was.config) {
+        (true, None) => found.holds(assertion, vec![format!("`{}` shows no config.json to compare", spec.input)]),
+        _ => found.add(assertion, lost.lines()),
+    }
     Ok(())
 }
 

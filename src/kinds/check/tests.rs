@@ -211,9 +211,11 @@ fn a_spliced_linear_that_no_list_covers_is_found_in_each_list() {
         ("model.safetensors", &shard(None, &tensors)),
     ];
     let (now, _a) = made("model", &files);
-    assert!(one(failed("exclusions = true", &[&now]))[0].ends_with("hf_quant_config.json"));
+    assert!(
+        one(failed("exclusions = true", &[&now]))[0].ends_with("hf_quant_config.json/quantization/exclude_modules")
+    );
     let (now, _a) = model("model", &json!({}), &tensors);
-    assert_eq!(one(failed("exclusions = true", &[&now]))[1], "config.json has no quantization_config.quant_method");
+    assert_eq!(one(failed("exclusions = true", &[&now]))[1], "config.json has no quantization_config");
 }
 
 #[test]
@@ -347,4 +349,16 @@ fn the_demos_rows_are_well_formed() {
     let ran = run(&Check, "calibration.calib = { count = 24, tool_arguments = \"object\" }", &[&rows]).unwrap();
     assert_eq!(ran.report.notes, Vec::<String>::new());
     assert_eq!(ran.report.facts["calib"]["rows"], json!(24));
+}
+
+#[test]
+fn assertions_about_no_tensors_at_all_do_not_hold_in_silence() {
+    let config = json!({"quantization_config": {"quant_method": "modelopt"}}).to_string();
+    let (now, _a) = made("model", &[("config.json", config.as_bytes())]);
+    let bad = one(failed("exclusions = true", &[&now]));
+    assert_eq!(bad, ["`model` holds tensors", "it holds none"]);
+    assert_eq!(told(run(&Check, "", &[&now])).lines().next().unwrap(), "there is nothing to assert of `model`");
+    let (was, _b) = made("was", &[("config.json", b"{}")]);
+    let e = told(run(&Check, "names_kept = \"was\"", &[&now, &was]));
+    assert!(e.starts_with("names_kept: the input `was` holds no tensors"), "{e}");
 }

@@ -1,10 +1,6 @@
 //! Exclusion lists: the modules that a server must not take for quantised ones.
 //!
-//! | list | an entry covers a module |
-//! | --- | --- |
-//! | config.json, `quantization_config.ignore`, method `compressed-tensors` | of that very name, or by `re:` from the start of the name |
-//! | config.json, `quantization_config.ignore`, method `modelopt` | by glob |
-//! | hf_quant_config.json, `quantization.exclude_modules` | by glob |
+//! How a list is read stands in [`crate::kinds::exclusions`].
 //!
 //! What is added are exact names, since every server accepts those, and only where no entry covers the module yet. All
 //! other bytes of the files stay. Source: vLLM 0.32 with checkpoints of both methods.
@@ -14,11 +10,11 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 
 use crate::jsonedit::{Document, Parents, Pointer};
+use crate::kinds::exclusions::{Coverage, Dialect, HF_QUANT_CONFIG, PLACE_IN_HF_QUANT_CONFIG, PLACES_IN_CONFIG};
 use crate::kinds::weights::choice::Choice;
 use crate::kinds::weights::document;
 use crate::kinds::{Input, StepError};
 use crate::tensors::checkpoint::Checkpoint;
-use crate::tensors::pattern::Pattern;
 
 /// What becomes of the lists.
 #[derive(Debug, Default)]
@@ -29,15 +25,6 @@ pub struct Extended {
     pub added: BTreeMap<String, Vec<String>>,
     /// Lines for the record.
     pub notes: Vec<String>,
-}
-
-/// How the entries of a list are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Dialect {
-    /// Exact names, and regular expressions behind `re:`.
-    ExactOrRegex,
-    /// Globs.
-    Globs,
 }
 
 /// The linear modules among the tensors taken that are no quantised ones: of each rank-2 `.weight` in a plain float type
@@ -58,7 +45,7 @@ pub fn extend(input: &Input, into: &Checkpoint, modules: &[&str]) -> Result<Exte
     let mut found = false;
     if let Some(mut config) = document(input, "config.json")? {
         let mut changed = false;
-        for place in ["/quantization_config", "/compression_config", "/text_config/quantization_config"] {
+        for place in PLACES_IN_CONFIG {
             let at = pointer(place)?;
             let Some(Json::Object(quant)) = config.value(&at) else { continue };
             let dialect = dialect(place, quant.get("quant_method"))?;
@@ -69,9 +56,9 @@ pub fn extend(input: &Input, into: &Checkpoint, modules: &[&str]) -> Result<Exte
             out.files.insert("config.json", config.finish());
         }
     }
-    const HF: &str = "hf_quant_config.json";
+    const HF: &str = HF_QUANT_CONFIG;
     if let Some(mut hf) = document(input, HF)? {
-        let at = pointer("/quantization")?;
+        let at = pointer(PLACE_IN_HF_QUANT_CONFIG)?;
         if !matches!(hf.value(&at), Some(Json::Object(_))) {
             return Err(StepError::invalid(format!("{HF}: there is no object `quantization`"), "is it modelopt's?"));
         }
@@ -100,12 +87,14 @@ fn pointer(text: &str) -> Result<Pointer, StepError> {
 fn dialect(place: &str, method: Option<&Json>) -> Result<Dialect, StepError> {
     let place = place.trim_start_matches('/').replace('/', ".");
     match method.and_then(Json::as_str) {
-        Some("compressed-tensors") => Ok(Dialect::ExactOrRegex),
-        Some(m) if m == "modelopt" || m.starts_with("modelopt_") => Ok(Dialect::Globs),
-        Some(other) => Err(StepError::invalid(
-            format!("config.json: {place}.quant_method is {other:?}, and how its exclusion list is read is not known"),
-            "splice knows compressed-tensors and modelopt",
-        )),
+        Some(method) => Dialect::of_method(method).ok_or_else(|| {
+            StepError::invalid(
+                format!(
+                    "config.json: {place}.quant_method is {method:?}, and how its exclusion list is read is not known"
+                ),
+                "splice knows compressed-tensors and modelopt",
+            )
+        }),
         None => Err(StepError::invalid(
             format!("config.json: {place} has no quant_method"),
             "set it to \"compressed-tensors\" or \"modelopt\", whichever made the checkpoint",
@@ -128,8 +117,11 @@ fn add(
         Some(Json::Array(items)) => Some(items),
         Some(_) => return Err(StepError::invalid(format!("{key} is no list"), "make it a list of module names")),
     };
-    let patterns = coverage(&key, entries.as_deref().unwrap_or_default(), dialect, out)?;
-    let missing: Vec<&str> = modules.iter().copied().filter(|m| !patterns.iter().any(|p| p.covers(m))).collect();
+    let coverage = Coverage::read(entries.as_deref().unwrap_or_default(), dialect)
+        .map_err(|e| StepError::invalid(format!("{key}: {e}"), "remove it"))?;
+    // Python knows more expressions than we do. An exact name beside an entry that covers it does no harm.
+    out.notes.extend(coverage.skipped.iter().map(|s| format!("{key}: {s}")));
+    let missing: Vec<&str> = modules.iter().copied().filter(|m| !coverage.covers(m)).collect();
     let json = |e: crate::jsonedit::JsonError| StepError::invalid(format!("{file}: {e}"), e.hint().unwrap_or_default());
     if missing.is_empty() {
         out.notes.push(format!("{key} covers all {} modules already", modules.len()));
@@ -145,40 +137,4 @@ fn add(
         out.added.insert(key, missing.iter().map(|m| (*m).to_owned()).collect());
     }
     Ok(!missing.is_empty())
-}
-
-enum Entry {
-    Exact(String),
-    Pattern(Pattern),
-}
-
-impl Entry {
-    fn covers(&self, module: &str) -> bool {
-        match self {
-            Entry::Exact(name) => name == module,
-            Entry::Pattern(p) => p.matches(module),
-        }
-    }
-}
-
-fn coverage(key: &str, items: &[Json], dialect: Dialect, out: &mut Extended) -> Result<Vec<Entry>, StepError> {
-    let mut entries = Vec::new();
-    for item in items {
-        let Some(text) = item.as_str() else {
-            return Err(StepError::invalid(format!("{key} holds {item}, which is no string"), "remove it"));
-        };
-        entries.push(match dialect {
-            Dialect::Globs => Entry::Pattern(Pattern::glob(text)),
-            Dialect::ExactOrRegex if text.starts_with("re:") => match Pattern::module(text) {
-                Ok(p) => Entry::Pattern(p),
-                // Python knows more than we do. An exact name beside an entry that covers it does no harm.
-                Err(e) => {
-                    out.notes.push(format!("{key}: {text:?} is not looked at: {}", e.what));
-                    continue;
-                }
-            },
-            Dialect::ExactOrRegex => Entry::Exact(text.to_owned()),
-        });
-    }
-    Ok(entries)
 }
