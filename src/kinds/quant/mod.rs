@@ -19,7 +19,8 @@ use std::sync::LazyLock;
 use serde_json::json;
 
 use crate::jsonedit::Document;
-use crate::kinds::run::{COMMAND_KEYS, command, command_action};
+use crate::kinds::names_kept::{TensorNames, names_of};
+use crate::kinds::run::{COMMAND_KEYS, command, command_action, something_written};
 use crate::kinds::weights::write::{put_index, rel};
 use crate::kinds::{
     Action, Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Step, StepError, weights,
@@ -32,11 +33,13 @@ use crate::tensors::pattern::Pattern;
 
 pub mod config;
 pub mod fuse;
+pub mod kept;
 pub mod nvfp4;
 pub mod rewrite;
 pub mod round;
 pub mod select;
 
+use kept::Side;
 use rewrite::{Fate, Rewriter};
 use select::{Selection, Tensor, select};
 
@@ -54,6 +57,11 @@ static KEYS: LazyLock<Vec<KeySpec>> = LazyLock::new(|| {
         KeySpec::optional("ignore", KeyType::StrList, "modules that stay plain: globs, or re: and an expression"),
         KeySpec::optional("drop", KeyType::StrList, "tensors or modules that are left out, likewise"),
     ];
+    keys.push(KeySpec::optional(
+        "drop_config",
+        KeyType::StrList,
+        "dotted keys of config.json that a script may lose, such as text_config.mtp_num_hidden_layers",
+    ));
     keys.extend(COMMAND_KEYS.iter().map(|k| KeySpec { required: false, ..*k }));
     keys
 });
@@ -89,7 +97,10 @@ impl Kind for Quant {
                 Err(ParamError::new("ignore", "`ignore` goes with `method`")
                     .hint("give a script its own list in `params`"))
             }
-            (None, true) => command(params, aliases).map(|_| ()),
+            (None, true) => {
+                kept::drop_config(params)?;
+                command(params, aliases).map(|_| ())
+            }
             (Some(method), false) => {
                 let name = method.as_str().unwrap_or_default();
                 if !METHODS.contains(&name) {
@@ -130,7 +141,8 @@ impl Kind for Quant {
         let tensors: Vec<Tensor<'_>> =
             checkpoint.tensors().map(|(_, t)| Tensor { name: &t.name, dtype: t.dtype, shape: &t.shape }).collect();
         let wanted = |key| patterns(step.params, key).map_err(|e| StepError::Invalid { what: e.what, hint: e.hint });
-        let selection = select(&tensors, &facts, &wanted("ignore")?, &wanted("drop")?)?;
+        let (ignore, drop) = (wanted("ignore")?, wanted("drop")?);
+        let selection = select(&tensors, &facts, &ignore, &drop)?;
 
         out.keep_all(model);
         let mut rewriter = Rewriter::new(step, model, &checkpoint, &selection);
@@ -153,11 +165,38 @@ impl Kind for Quant {
             put_index(out, &checkpoint, &index)?;
             notes.extend(note);
         }
+        let before = config.clone();
         let ignored: Vec<String> = selection.ignored.iter().cloned().collect();
         config::insert(&mut config, &config::nvfp4a16(&ignored))
             .map_err(|e| StepError::invalid(format!("{CONFIG}: {e}"), "it must be a JSON object"))?;
+        // By construction nothing is lost; a fault of ours must not get out for all that.
+        let was = Side { names: names_of(&checkpoint), config: Some(&before) };
+        kept::nothing_lost(&was, &Side { names: names_after(&fates), config: Some(&config) }, &drop, &[])?;
         out.write(rel(CONFIG)?, &config.finish()).map_err(StepError::io(format!("writing {CONFIG}")))?;
         Ok(report(&checkpoint, &selection, bytes_out, notes))
+    }
+
+    fn accept(&self, step: &Step<'_>, out: &Input) -> Result<Report, StepError> {
+        something_written(out)?;
+        let as_step = |e: ParamError| StepError::Invalid { what: e.what, hint: e.hint };
+        let (drop, drop_config) = (
+            patterns(step.params, "drop").map_err(as_step)?,
+            kept::drop_config(step.params).map_err(as_step)?,
+        );
+        let model = step.input("model")?;
+        let (was, now) = (weights::open(model)?, weights::open(out)?);
+        let (was_config, now_config) = (weights::document(model, CONFIG)?, weights::document(out, CONFIG)?);
+        kept::nothing_lost(
+            &Side { names: names_of(&was), config: was_config.as_ref() },
+            &Side { names: names_of(&now), config: now_config.as_ref() },
+            &drop,
+            &drop_config,
+        )?;
+        let (bytes_in, bytes_out) = (was.data_len(), now.data_len());
+        let mut notes = now.notes.clone();
+        notes.push(format!("nothing is lost; {bytes_in} bytes of tensors became {bytes_out}"));
+        let facts = [("bytes_in", json!(bytes_in)), ("bytes_out", json!(bytes_out))];
+        Ok(Report { verdict: None, notes, facts: facts.map(|(k, v)| (k.to_owned(), v)).into() })
     }
 }
 
@@ -179,6 +218,18 @@ fn read_config(model: &Input) -> Result<Document, StepError> {
         let what = format!("the input `{}` has no {CONFIG}, which says how its weights are stored", model.alias);
         StepError::invalid(what, format!("add {CONFIG:?} to `uses` of inputs.{}", model.alias))
     })
+}
+
+/// Names and types of the tensors as they are now.
+fn names_after(fates: &[(&Shard, Fate)]) -> TensorNames {
+    let of = |(shard, fate): &(&Shard, Fate)| -> Vec<_> {
+        match fate {
+            Fate::LeftOut => Vec::new(),
+            Fate::Kept => shard.table.tensors.iter().map(|t| (t.name.clone(), t.dtype)).collect(),
+            Fate::Rewritten(specs) => specs.iter().map(|s| (s.name.clone(), s.dtype)).collect(),
+        }
+    };
+    fates.iter().flat_map(of).collect()
 }
 
 /// The index with the tensors as they are now; a note where one of its numbers could not be kept right.
