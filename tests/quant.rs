@@ -6,10 +6,10 @@ mod support;
 use std::path::PathBuf;
 
 use graftwerk::kinds::quant::Quant;
-use graftwerk::kinds::{Kind as _, Params, Report, StepError};
+use graftwerk::kinds::{Kind as _, Params, Report, Step, StepError};
 use serde_json::{Value as Json, json};
 use support::folder::{Folder, Watch, run, run_watched};
-use support::params;
+use support::{Quiet, params};
 
 fn data(path: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests/data", path].iter().collect()
@@ -303,4 +303,48 @@ fn a_stopped_step_says_so_at_once() {
     let watch = Watch::stop_after(5);
     let made = run_watched(&Quant, &nvfp4(&REFERENCE, &[]), &[("model", &grafted())], scratch.path(), &watch);
     assert!(matches!(made, Err(StepError::Cancelled)));
+}
+
+/// What a script made of `was`, looked at before it is published.
+fn accepted(was: &Folder, now: &Folder, toml: &str) -> Result<Report, String> {
+    let params = params(&format!("argv = ['quant.py']\n{toml}"));
+    let inputs = [("model".to_owned(), was.input("model"))].into();
+    let step = Step { params: &params, inputs: &inputs, progress: &Quiet };
+    Quant.accept(&step, &now.input("out")).map_err(|e| match e {
+        StepError::Invalid { what, hint } => format!("{what} | {}", hint.unwrap_or_default()),
+        other => other.to_string(),
+    })
+}
+
+#[test]
+fn a_script_that_loses_the_draft_head_and_exits_0_has_failed_and_every_name_is_told() {
+    let right = Folder::of(&[&data("lineage/quant-ct-right")]);
+    let finetune = Folder::of(&[&data("lineage/finetune")]);
+    let report = accepted(&finetune, &right, "").unwrap();
+    assert_eq!(report.facts["bytes_in"], json!(finetune.tensors().values().map(|t| t.1.len()).sum::<usize>()));
+
+    let told = accepted(&grafted(), &right, "").unwrap_err();
+    for name in grafted().tensors().keys().filter(|n| n.starts_with("mtp.")) {
+        assert!(told.contains(&format!("the tensor {name} is gone")), "{name}: {told}");
+    }
+    assert_eq!(told.matches("is gone").count(), 15, "{told}");
+    assert!(accepted(&grafted(), &right, "drop = ['mtp.*']").is_ok());
+    assert!(accepted(&grafted(), &right, "drop = ['mpt.*']").unwrap_err().contains("`drop`: the pattern \"mpt.*\""));
+}
+
+#[test]
+fn a_script_that_loses_a_key_of_the_config_has_failed_unless_it_may() {
+    let finetune = Folder::of(&[&data("lineage/finetune")]);
+    let scratch = tempfile::tempdir().unwrap();
+    let text = String::from_utf8(finetune.read("config.json")).unwrap();
+    let line = text.lines().find(|l| l.contains("mtp_num_hidden_layers")).unwrap();
+    std::fs::write(scratch.path().join("config.json"), text.replace(&format!("{line}\n"), "")).unwrap();
+    let right = Folder::of(&[&data("lineage/quant-ct-right"), scratch.path()]);
+    let told = accepted(&finetune, &right, "").unwrap_err();
+    assert!(told.contains("the key text_config.mtp_num_hidden_layers of config.json is gone"), "{told}");
+    assert!(accepted(&finetune, &right, "drop_config = ['text_config.mtp_num_hidden_layers']").is_ok());
+    let bare = right.clone().filtered(|p| p != "config.json");
+    assert!(accepted(&finetune, &bare, "").unwrap_err().contains("(all of it)"));
+    let no_weights = right.filtered(|p| p == "config.json");
+    assert!(accepted(&finetune, &no_weights, "").unwrap_err().contains("there is no *.safetensors file"));
 }
