@@ -169,7 +169,8 @@ pub fn write_new(path: &Path, bytes: &[u8], mode: u32) -> FsResult<()> {
 /// Replaces a small file whole: written beside it, flushed, renamed over it. A reader sees the old or the new one.
 /// Only for the places of the store and the project that may change.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> FsResult<()> {
-    let dir = path.parent().unwrap_or(Path::new("."));
+    // The parent of a bare name is the empty path.
+    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut temp = tempfile::Builder::new()
         .prefix(".graftwerk-")
         .permissions(fs::Permissions::from_mode(0o644))

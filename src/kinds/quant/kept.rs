@@ -24,12 +24,7 @@ pub fn drop_config(params: &Params) -> Result<Vec<String>, ParamError> {
 
 /// Compares. Errors: [`StepError::Invalid`] naming every tensor, scale and key of config.json that was lost; a pattern
 /// of `drop` that matches nothing.
-pub fn nothing_lost(
-    was: &Side<'_>,
-    now: &Side<'_>,
-    drop: &[Pattern],
-    drop_config: &[String],
-) -> Result<(), StepError> {
+pub fn nothing_lost(was: &Side<'_>, now: &Side<'_>, drop: &[Pattern], drop_config: &[String]) -> Result<(), StepError> {
     let mut lost: Lost = names_kept(&was.names, &now.names, drop)
         .map_err(|e| StepError::invalid(format!("`drop`: {e} in the input `model`"), e.hint()))?;
     lost.config_keys = match (was.config, now.config) {

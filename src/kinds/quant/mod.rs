@@ -179,10 +179,8 @@ impl Kind for Quant {
     fn accept(&self, step: &Step<'_>, out: &Input) -> Result<Report, StepError> {
         something_written(out)?;
         let as_step = |e: ParamError| StepError::Invalid { what: e.what, hint: e.hint };
-        let (drop, drop_config) = (
-            patterns(step.params, "drop").map_err(as_step)?,
-            kept::drop_config(step.params).map_err(as_step)?,
-        );
+        let (drop, drop_config) =
+            (patterns(step.params, "drop").map_err(as_step)?, kept::drop_config(step.params).map_err(as_step)?);
         let model = step.input("model")?;
         let (was, now) = (weights::open(model)?, weights::open(out)?);
         let (was_config, now_config) = (weights::document(model, CONFIG)?, weights::document(out, CONFIG)?);
