@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::fsx::lock::host_name;
-use crate::kinds::{Action, Input, Output, ProcessStep, Progress, Report, Step, StepError};
+use crate::kinds::{Action, Input, Output, OutputEntry, ProcessStep, Progress, Report, Step, StepError};
 use crate::model::run::{Isolation, Outcome, RunRecord};
 use crate::plan::Job;
 use crate::sched::event::{End, Event, Events};
@@ -287,8 +287,12 @@ fn attempt_in(
         return Err(Stop::Cancelled);
     }
     inputs_unchanged(context, job)?;
+    let total = written_bytes(&output);
     let mut hashed = 0;
-    let mut on_bytes = |n: u64| hashed += n;
+    let mut on_bytes = |n: u64| {
+        hashed += n;
+        context.tell(Event::Progress { node: job.node.to_string(), done: hashed, total });
+    };
     let published = context.store.publish(&output, job.spec.kind.closed(), &mut on_bytes, &|| context.cancelled())?;
     if matches!(job.action, Action::Process(_)) {
         let files: Arc<dyn crate::kinds::InputFiles> = Arc::<Store>::clone(&context.store);
@@ -310,6 +314,12 @@ fn attempt_in(
     let mut record = blank_record(job, outcome, isolation, started, begun);
     record.facts = report.facts;
     Ok(Made { record, written_bytes: published.written_bytes, notes: report.notes })
+}
+
+// What is about to be hashed and moved in.
+fn written_bytes(output: &Output) -> u64 {
+    let written = output.entries().iter().filter(|(_, e)| matches!(e, OutputEntry::Written { .. }));
+    written.filter_map(|(p, _)| std::fs::metadata(output.scratch().join(p.as_path())).ok()).map(|m| m.len()).sum()
 }
 
 // A run counts only if every source that it read still has the stat that it had at hashing.
