@@ -94,7 +94,7 @@ pub(super) fn assert(alias: &str, spec: &RowSpec, step: &Step<'_>, found: &mut F
         "rows": seen.rows, "rows_with_faults": seen.rows_with_faults, "tool_calls": seen.calls, "byte_order_mark": seen.bom,
         "crlf_lines": seen.crlf, "newline_at_the_end": !seen.open_end,
     });
-    found.fact(alias, facts);
+    found.fact(format!("calibration.{alias}"), facts);
     Ok(())
 }
 

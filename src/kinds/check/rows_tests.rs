@@ -15,7 +15,7 @@ fn look(bytes: &[u8], spec: &str) -> (Json, Vec<String>) {
     let rows = file("calib", &path);
     let ran = run(&Check, &format!("calibration.calib = {{ {spec} }}"), &[&rows]).unwrap();
     assert_eq!(ran.report.verdict, Some(ran.report.notes.is_empty()));
-    (ran.report.facts["calib"].clone(), ran.report.notes)
+    (ran.report.facts["calibration.calib"].clone(), ran.report.notes)
 }
 
 fn well_formed(bytes: &[u8]) -> Vec<String> {
@@ -90,7 +90,7 @@ fn rows_that_no_chat_template_can_render_are_named() {
 fn tool_arguments_that_are_a_string_or_null_are_named_by_row_and_id() {
     let rows = file("calib", &at("tests/data/calib-bad.jsonl"));
     let ran = run(&Check, "calibration.calib = { count = 24, tool_arguments = \"object\" }", &[&rows]).unwrap();
-    assert_eq!(ran.report.facts["calib"]["rows_with_faults"], json!(8));
+    assert_eq!(ran.report.facts["calibration.calib"]["rows_with_faults"], json!(8));
     let [note] = ran.report.notes.as_slice() else { panic!("{:?}", ran.report.notes) };
     assert!(note.contains("row 13 (id tool-00): messages[1].tool_calls[0].function.arguments is a string"), "{note}");
     assert!(note.contains("row 24 (id tool-11): messages[1].tool_calls[0].function.arguments is null"), "{note}");

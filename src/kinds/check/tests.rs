@@ -348,7 +348,7 @@ fn the_demos_rows_are_well_formed() {
     let rows = file("calib", &at("demo/calib.jsonl"));
     let ran = run(&Check, "calibration.calib = { count = 24, tool_arguments = \"object\" }", &[&rows]).unwrap();
     assert_eq!(ran.report.notes, Vec::<String>::new());
-    assert_eq!(ran.report.facts["calib"]["rows"], json!(24));
+    assert_eq!(ran.report.facts["calibration.calib"]["rows"], json!(24));
 }
 
 #[test]
@@ -361,4 +361,23 @@ fn assertions_about_no_tensors_at_all_do_not_hold_in_silence() {
     let (was, _b) = made("was", &[("config.json", b"{}")]);
     let e = told(run(&Check, "names_kept = \"was\"", &[&now, &was]));
     assert!(e.starts_with("names_kept: the input `was` holds no tensors"), "{e}");
+}
+
+/// Raise `REVISION` with this: another report for the same inputs is another recipe.
+#[test]
+fn the_same_check_gives_the_same_report_until_the_revision_is_raised() {
+    let config = json!({"architectures": ["XForCausalLM"], "tie_word_embeddings": false});
+    let (now, _a) = model("model", &config, &[bf16("model.layers.0.a.weight", &[2, 4]), bf16("mtp.x", &[1])]);
+    let rows = file("calib", &at("tests/data/calib-bad.jsonl"));
+    let toml = r#"
+        architecture = true
+        draft_head = true
+        tied = true
+        exclusions = true
+        files = ["*.json", "nope"]
+        tensors = { count = 3, absent = ["mtp.*"] }
+        calibration.calib = { count = 24, tool_arguments = "object" }
+        "#;
+    let ran = run(&Check, toml, &[&now, &rows]).unwrap();
+    assert_eq!((REVISION, ran.out.tree.id().short().as_str()), (1, "b3:64c7c9deb616"), "{}", ran.text("report.json"));
 }

@@ -177,3 +177,18 @@ fn wrong_parameters_are_said_at_their_key() {
     assert_eq!(key("set.\"c.json\".\"/a\" = 1\nremove.\"c.json\" = [\"/a\"]"), "set.\"c.json\"");
     assert_eq!(Edit.check(&Params::new(), &["a"]).unwrap_err().key, "inputs");
 }
+
+/// Raise `REVISION` with this: another output for the same inputs is another recipe.
+#[test]
+fn the_same_edit_gives_the_same_tree_until_the_revision_is_raised() {
+    let (model, _a) = model();
+    let toml = r#"
+        create_parents = true
+        add."preprocessor_config.json" = "model/processor_config.json#/image_processor"
+        drop = ["notes/**"]
+        remove."config.json" = ["/dtype"]
+        set."config.json" = { "/text_config/list" = [1, 2.5, { a = [], b = "é\n" }], "/q/ignore" = ["lm_head"] }
+        "#;
+    let ran = run(&Edit, toml, &[&model]).unwrap();
+    assert_eq!((REVISION, ran.out.tree.id().short().as_str()), (1, "b3:72eb3382fa6b"));
+}
