@@ -262,3 +262,22 @@ fn an_undeclared_file_and_variable_are_not_there_and_the_declared_ones_are() {
     p.edit("graph.toml", "\"4\"", "\"5\"");
     assert_eq!(p.built(), ["s"]);
 }
+
+#[test]
+fn a_step_without_isolation_that_writes_into_its_input_is_caught_and_the_input_is_made_again() {
+    let graph = format!(
+        "{SCRIPTS}{}{}",
+        script("first", "", "").replace("first.sh\"]", "first.sh\", \"{out}\"]"),
+        script("vandal", ", x = \"first\"", "").replace("vandal.sh\"]", "vandal.sh\", \"{in.x}/f\", \"{out}\"]")
+    );
+    let p = Project::new(&graph);
+    p.write("scripts/first.sh", "echo good > \"$1\"/f\n");
+    p.write("scripts/vandal.sh", "chmod u+w \"$1\"\necho evil > \"$1\"\necho x > \"$2\"/x\n");
+    let r = p.run(&["build", "--json", "--unsandboxed"]);
+    assert_eq!(r.code, Some(1), "{}", r.stdout);
+    assert!(r.step("vandal")["error"].as_str().unwrap().contains("changed while"), "{}", r.stdout);
+    assert!(r.stderr.contains("set aside"), "{}", r.stderr);
+    let again = p.run(&["build", "first", "--json", "--unsandboxed"]);
+    assert_eq!(again.nodes("built"), ["first"]);
+    store_check::check(&p.path("store"));
+}

@@ -128,6 +128,16 @@ impl Store {
         Ok(found?.into_iter().flatten().collect())
     }
 
+    /// The same, looking again at blobs that were found right in this session: after a step that may have got at them.
+    pub fn absent_now(&self, tree: &Tree) -> Result<Vec<RelPath>> {
+        if let Ok(mut right) = self.right.lock() {
+            for (_, blob, _, executable) in tree.files() {
+                right.remove(&(blob, executable));
+            }
+        }
+        self.absent(tree)
+    }
+
     // Within one session a stored blob is looked at once: a graph of many nodes shares most of its files.
     fn presence_once(&self, blob: BlobId, exec: bool) -> Result<Presence> {
         if self.right.lock().is_ok_and(|r| r.contains(&(blob, exec))) {
