@@ -10,7 +10,7 @@
 //! ```
 //!
 //! With `method` every shard is rewritten under its name ([`rewrite`]), the index is brought up to date, config.json
-//! gains `quantization_config` ([`config`]) and nothing else of the input changes; [`select`] says what counts as
+//! gains `quantization_config` ([`config`]) and nothing else of the input changes; [`mod@select`] says what counts as
 //! Linear. With `argv` the step is a script, as with the kind `run`; its output is held to the same names.
 
 use std::collections::{BTreeMap, BTreeSet};
