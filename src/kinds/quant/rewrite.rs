@@ -2,8 +2,8 @@
 //!
 //! A rewritten shard holds first what is passed through, in its old order, so that a file system can share its blocks;
 //! then all global scales, then for each weight in its old order the packed codes and their scales. Where that order
-//! would put a tensor at an offset that its element size does not divide (which torch can't view), the tensors are
-//! sorted by element size, the largest first.
+//! would put a tensor at an offset that its element size does not divide (a mapped file can't be viewed there), the
+//! tensors are sorted by element size, the largest first.
 
 use std::collections::BTreeMap;
 use std::fs::File;
