@@ -4,8 +4,8 @@
 //! With `T` the weight's type (BF16, F16 or F32) and `T(x)` the rounding to it:
 //!
 //! ```text
-//! absmax  = max |w| over the tensor, or over all tensors of its fused group; at least the smallest normal T
-//! global  = T(2688 · T(1 / absmax)), 1 where that overflows T           2688 = 448 · 6
+//! absmax  = max |w| over the tensor, or over all tensors of its fused group
+//! global  = T(2688 · T(1 / absmax)); 1 where that overflows T           2688 = 448 · 6
 //! local   = T(max |w16| / 6)                                            per group of 16 columns
 //! code    = e4m3(f32(global · local)), at most 448; a zero code becomes 0.125's (0x20)
 //! s       = f32(value(code) / global)
@@ -85,8 +85,8 @@ fn first_non_finite(dtype: Float, bytes: &[u8]) -> NonFinite {
 /// The scale of a whole tensor, or fused group of tensors, of this largest magnitude.
 pub fn global_scale(dtype: Float, absmax: f32) -> f32 {
     // The reference evaluates `2688 / absmax` as a reciprocal and a product, each rounded to the weight's type.
-    let reciprocal = dtype.round(1.0 / absmax.max(dtype.tiny()));
-    let scale = dtype.round(RANGE * reciprocal);
+    let scale = dtype.round(RANGE * dtype.round(1.0 / absmax));
+    // Zero and what is too small overflow; the reference has 1 there.
     if scale.is_finite() { scale } else { 1.0 }
 }
 

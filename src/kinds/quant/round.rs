@@ -37,14 +37,6 @@ impl Float {
             Float::F32 => x,
         }
     }
-
-    /// The smallest positive normal number of this type.
-    pub const fn tiny(self) -> f32 {
-        match self {
-            Float::Bf16 | Float::F32 => f32::MIN_POSITIVE,
-            Float::F16 => 1.0 / 16384.0,
-        }
-    }
 }
 
 /// Rounds to BF16 and widens again. A NaN stays one, overflow gives an infinity.
