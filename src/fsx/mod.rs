@@ -208,6 +208,19 @@ pub fn names(dir: &Path) -> FsResult<Vec<std::ffi::OsString>> {
     Ok(names)
 }
 
+/// What to do where the disk, or the user's share of it, is full: with the place and what is left there. `path` need not
+/// exist. `None` for any other error.
+pub fn hint_if_full(e: &io::Error, path: &Path) -> Option<String> {
+    // By kind, not number: some errors come wrapped with a path.
+    if !matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+        return None;
+    }
+    let dir = path.ancestors().find(|p| p.is_dir()).unwrap_or(path);
+    let free = free_bytes(dir).map(|n| format!(" ({n} bytes are free)")).unwrap_or_default();
+    let place = dir.display();
+    Some(format!("make room on the file system of {place}{free}, then build again: nothing half-made was kept"))
+}
+
 /// Bytes that the file system holding `path` still has for us.
 pub fn free_bytes(path: &Path) -> FsResult<u64> {
     let s = rustix::fs::statvfs(path).map_err(|e| at("look at", path)(e.into()))?;

@@ -98,15 +98,15 @@ impl From<StoreError> for Stop {
     }
 }
 
-impl From<StepError> for Stop {
-    fn from(e: StepError) -> Self {
+impl Stop {
+    // Of a step of this store.
+    fn of(e: StepError, store: &Path) -> Self {
         match e {
             StepError::Cancelled => Stop::Cancelled,
             StepError::Invalid { what, hint } => Stop::Failure(Failure { error: what, hint, tail: Vec::new() }),
             StepError::Io { ref source, .. } => {
-                let full = source.raw_os_error() == Some(libc::ENOSPC);
-                let hint = full
-                    .then(|| "make room on that file system, then build again: nothing half-made was kept".to_owned());
+                // Only what a step writes can fill a disk, and that is in its scratch folder there.
+                let hint = crate::fsx::hint_if_full(source, store);
                 Stop::Failure(Failure { error: e.to_string(), hint, tail: Vec::new() })
             }
         }
@@ -267,7 +267,7 @@ fn attempt_in(
     let (output, mut report, isolation) = match &job.action {
         Action::Builtin => {
             let mut output = Output::new(out_dir);
-            let report = job.spec.kind.run(&step, &mut output)?;
+            let report = job.spec.kind.run(&step, &mut output).map_err(|e| Stop::of(e, context.store.dir()))?;
             (output, report, Isolation::Builtin)
         }
         Action::Process(process) => {
@@ -303,7 +303,7 @@ fn attempt_in(
             single_file: false,
             at: None,
         };
-        report = job.spec.kind.accept(&step, &out)?;
+        report = job.spec.kind.accept(&step, &out).map_err(|e| Stop::of(e, context.store.dir()))?;
     }
     for note in &report.notes {
         progress.note(note);

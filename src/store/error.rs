@@ -1,5 +1,6 @@
 //! What can be wrong with a store.
 
+use std::io;
 use std::path::PathBuf;
 
 use crate::digest::BlobId;
@@ -90,14 +91,12 @@ impl StoreError {
             StoreError::TensorDiffers { .. } => {
                 "the source's bytes changed, or the disk returned wrong ones: build with --check-content".to_owned()
             }
-            StoreError::Fs(e) if e.source.raw_os_error() == Some(libc::ENOSPC) => {
-                "make room on that file system, then build again: nothing half-made was kept".to_owned()
-            }
-            StoreError::Fs(e) if e.source.raw_os_error() == Some(libc::EROFS) => {
+            StoreError::Fs(e) if e.source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                 "remount it for writing, or pass --store DIR".to_owned()
             }
             StoreError::Source { hint, .. } => return hint.clone(),
-            StoreError::Fs(_) | StoreError::Output { .. } | StoreError::Cancelled => return None,
+            StoreError::Fs(e) => return crate::fsx::hint_if_full(&e.source, &e.path),
+            StoreError::Output { .. } | StoreError::Cancelled => return None,
         })
     }
 

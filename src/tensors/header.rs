@@ -72,7 +72,9 @@ impl Header {
         };
         let header_len = u64::from_le_bytes(*length);
         if header_len > MAX_HEADER_BYTES {
-            return Err(HeaderError::TooLong { header_len });
+            return Err(
+                text_start(have).map_or(HeaderError::TooLong { header_len }, |start| HeaderError::Text { start })
+            );
         }
         let left = file_len - 8;
         if header_len > left {
@@ -154,6 +156,18 @@ impl Header {
         }
         Ok(())
     }
+}
+
+// The first line of what is read so far, where all of it is text.
+fn text_start(have: &[u8]) -> Option<String> {
+    let whole = match std::str::from_utf8(have) {
+        Ok(text) => text,
+        // The last character may be cut.
+        Err(e) if e.error_len().is_none() => std::str::from_utf8(have.get(..e.valid_up_to())?).ok()?,
+        Err(_) => return None,
+    };
+    let text = !whole.chars().any(|c| c.is_control() && !c.is_whitespace());
+    text.then(|| whole.trim_start().lines().next().unwrap_or_default().to_owned())
 }
 
 fn read_up_to<'b>(file: &File, buf: &'b mut [u8], file_len: u64) -> io::Result<&'b [u8]> {

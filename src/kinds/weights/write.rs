@@ -160,6 +160,8 @@ fn put_shard(
     };
     let layout = ShardLayout::new(Some(&shard.metadata), specs.collect(), placement)
         .map_err(|e| StepError::invalid(format!("{path}: {e}"), ""))?;
+    // Named with its size: where the disk is full, that is what has to fit.
+    let shown = format!("{path} ({} bytes)", layout.file_len());
 
     let mut open: BTreeMap<BlobId, File> = BTreeMap::new();
     for t in &shard.tensors {
@@ -177,7 +179,7 @@ fn put_shard(
         })
         .collect();
     let file = out.create(path.clone(), false).map_err(StepError::io(format!("creating {path}")))?;
-    let mut writer = ShardWriter::start(&file, layout).map_err(StepError::io(format!("writing {path}")))?;
+    let mut writer = ShardWriter::start(&file, layout).map_err(StepError::io(format!("writing {shown}")))?;
     let mut report = |n: u64| {
         step.progress.bytes(before + n, total);
         if step.progress.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -185,9 +187,9 @@ fn put_shard(
     let copied = writer.copy(&sources, &mut report);
     copied.and_then(|()| writer.finish().map(drop)).map_err(|e| match e {
         WriteError::Stopped => StepError::Cancelled,
-        WriteError::Io(e) => StepError::io(format!("writing {path}"))(e),
+        WriteError::Io(e) => StepError::io(format!("writing {shown}"))(e),
         WriteError::Copy { tensor, source: crate::fsx::copy::CopyError::Io(e) } => {
-            StepError::io(format!("copying {tensor:?} to {path}"))(e)
+            StepError::io(format!("copying {tensor:?} to {shown}"))(e)
         }
         e => StepError::invalid(format!("{path}: {e}"), "the input was cut off while it was read: fetch it again"),
     })?;

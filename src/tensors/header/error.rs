@@ -16,6 +16,12 @@ pub enum HeaderError {
     /// A pointer of git-lfs stands where the weights should be.
     #[error("the file is a git-lfs pointer, not the weights themselves")]
     LfsPointer,
+    /// A text stands where the weights should be: a link saved as text, an error page saved as a download.
+    #[error("the file is a text that begins with {start:?}, not weights")]
+    Text {
+        /// The beginning of its first line.
+        start: String,
+    },
     /// The header is longer than the format allows.
     #[error(
         "the header's length is given as {header_len} bytes, more than the {MAX_HEADER_BYTES} that the format allows"
@@ -185,6 +191,11 @@ impl HeaderError {
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::LfsPointer => "fetch the weights: `git lfs pull`, or download them again",
+            Self::Text { start } if start.starts_with("../") || start.starts_with('/') => {
+                "a link that was saved as text, as git does without core.symlinks: fetch the file itself, or make the \
+                 link again"
+            }
+            Self::Text { .. } => "perhaps an error page that was saved as a download: fetch the file again",
             Self::TooShort { .. } | Self::PastEnd { .. } => "the download was cut off: fetch the file again",
             Self::NotCovered { covered, have, .. } if covered > have => "the file was cut off: fetch it again",
             Self::TooLong { .. } | Self::NotUtf8 { .. } | Self::NotJson { .. } => {

@@ -59,6 +59,21 @@ fn each_malformed_file_is_refused_for_its_own_fault_naming_tensor_and_values() {
 }
 
 #[test]
+fn a_text_in_place_of_weights_is_shown() {
+    for (text, shown, hint) in [
+        ("../finetune/model-00001-of-00002.safetensors", "../finetune/model-00001-of-00002.safetensors", "a link that"),
+        ("<!DOCTYPE html>\n<html><title>403 Forbidden</title></html>", "<!DOCTYPE html>", "perhaps an error page"),
+        ("Größe überschritten: die Datei ist nicht mehr da, leider, und kommt auch nicht zurück", "Größe", "perhaps"),
+    ] {
+        let e = read(text.as_bytes()).unwrap_err();
+        assert!(matches!(&e, HeaderError::Text { start } if start.starts_with(shown)), "{e}");
+        assert!(e.hint().unwrap().starts_with(hint), "{e}: {:?}", e.hint());
+    }
+    let binary = [0xff; 64];
+    assert!(matches!(read(&binary).unwrap_err(), HeaderError::TooLong { .. }));
+}
+
+#[test]
 fn a_tensor_that_stands_twice_with_equal_values_is_refused_though_the_reference_accepts_it() {
     let a = r#""a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}"#;
     let bytes = raw(&format!("{{{a},{a}}}"), &[7]);
