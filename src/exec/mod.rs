@@ -2,10 +2,10 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | [`tools`] | the host's programs that a command needs, each with interpreter and libraries, by digest |
+//! | [`tools`], `closure`, `inside`, `elf` | the host's programs that a command needs, each with interpreter and libraries, by digest |
 //! | [`spec`] | a command and everything it sees, ready to run |
-//! | [`process`] | the parent's side: start, log, time limit, stop |
-//! | `helper`, `namespaces`, `rootfs`, `bare` | the other side, in this program started again |
+//! | [`process`], [`tail`] | the parent's side: start, log, time limit, stop |
+//! | `helper`, `namespaces`, `rootfs`, `bare`, `sys`, `wire` | the other side, in this program started again |
 //! | [`outcheck`] | what an output folder may not hold |
 //! | [`probe`] | whether this system lets us isolate at all |
 //!
@@ -15,6 +15,7 @@
 //! ```
 
 mod bare;
+mod closure;
 mod elf;
 mod helper;
 mod inside;
@@ -123,9 +124,10 @@ impl ExecError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Refused { .. } => Some(
-                "run where user namespaces are allowed (in Docker: --security-opt seccomp=unconfined --security-opt \
-                 systempaths=unconfined --security-opt apparmor=unconfined), or pass --unsandboxed to run steps \
-                 without isolation"
+                "run where user namespaces are allowed (on Ubuntu: sysctl \
+                 kernel.apparmor_restrict_unprivileged_userns=0; in Docker: --security-opt seccomp=unconfined \
+                 --security-opt systempaths=unconfined --security-opt apparmor=unconfined), or pass --unsandboxed to \
+                 run steps without isolation"
                     .to_owned(),
             ),
             Self::Setup { hint, .. } => hint.clone(),

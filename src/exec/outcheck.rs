@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::exec::sys::read_lease;
 use crate::model::path::RelPath;
@@ -139,12 +140,16 @@ fn file(path: RelPath, at: &Path) -> Result<(), OutputFault> {
     }
     // Without waiting: what was a file a moment ago may be a pipe now.
     let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(at).map_err(io)?;
-    match read_lease(&file) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(OutputFault::Writer { path }),
+    // A process that is just being started holds a copy of every descriptor of its parent until it executes: whoever
+    // is a writer for so short a time is none.
+    for wait in [0, 1, 4, 16, 64] {
+        std::thread::sleep(Duration::from_millis(wait));
         // Some file systems have no leases; everything that the step started is dead either way.
-        Err(_) => Ok(()),
+        if read_lease(&file).unwrap_or(true) {
+            return Ok(());
+        }
     }
+    Err(OutputFault::Writer { path })
 }
 
 #[cfg(test)]

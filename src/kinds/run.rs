@@ -11,7 +11,9 @@
 //! ```
 //!
 //! `argv[0]` is a path in an input or a program of the host; the host's programs are covered by the recipe, with
-//! their interpreters and shared libraries (`exec::tools`). Whatever else a program needs is a source.
+//! their interpreters and shared libraries (`exec::tools`). Whatever else a program needs is a source, or stands in
+//! `tools`: another program by its name, a library that a module of an input loads (Python's `_ssl` needs libssl.so.3)
+//! by its path.
 
 use std::collections::BTreeMap;
 
