@@ -206,3 +206,25 @@ fn sources_are_never_written() {
     assert!(files(&p.path("demo")) == before);
     assert_eq!(times(&p), stat);
 }
+
+#[test]
+fn a_seat_is_closed_and_outlives_the_sources() {
+    let p = Project::demo();
+    p.build();
+    let seat = p.node_path("seat-a");
+    let before = files(&seat);
+    assert!(before.contains_key(std::path::Path::new("model/tokenizer.json")), "{:?}", before.keys());
+    let mut folders = vec![seat.clone()];
+    while let Some(dir) = folders.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap();
+            let kind = entry.file_type().unwrap();
+            assert!(!kind.is_symlink(), "{} is a link", entry.path().display());
+            if kind.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    fs::remove_dir_all(p.path("demo")).unwrap();
+    assert_eq!(files(&seat), before);
+}

@@ -242,4 +242,11 @@ fn damaged_records_are_reported_and_never_read_as_empty() {
     damage("store/runs");
     damage("store/roots");
     assert_eq!(p.built(), [""; 0]);
+
+    fs::remove_dir_all(p.path("store/trees")).unwrap();
+    let r = p.run(&["build"]);
+    assert_eq!(r.code, Some(3), "{}", r.stderr);
+    assert!(r.stderr.contains("move away the records that name it"), "{}", r.stderr);
+    fs::rename(p.path("store/runs"), p.path("runs-moved-away")).unwrap();
+    assert_eq!(p.run(&["build"]).code, Some(0));
 }

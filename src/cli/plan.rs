@@ -37,6 +37,9 @@ fn because(step: &PlanStep, verbose: bool) -> String {
         let how = if step.action == "await" { "waits for" } else { "blocked by" };
         parts.push(format!("{how} {}", step.on.join(", ")));
     }
+    if step.verdict == Some(false) {
+        parts.push("does not hold".to_owned());
+    }
     parts.extend(step.error.clone());
     parts.extend(step.hint.as_ref().map(|h| format!("hint: {h}")));
     parts.join("; ")
@@ -57,6 +60,7 @@ mod tests {
             reasons,
             on: on.iter().map(|s| (*s).to_owned()).collect(),
             recipe: None,
+            verdict: (node == "check-a").then_some(false),
             error: None,
             hint: None,
         };
@@ -69,12 +73,14 @@ mod tests {
             step("graft-a", "fresh", vec![], &[]),
             step("quant-a", "run", vec![Reason::Changed { change, files: vec![] }], &[]),
             step("splice-a", "await", vec![], &["quant-a"]),
+            step("check-a", "fresh", vec![], &[]),
             step("seat-a", "blocked", vec![], &["check-a"]),
         ];
         insta::assert_snapshot!(text(&PlanReport { steps, errors: vec![] }, false), @r"
         fresh    graft-a   quant
         run      quant-a   quant  param strength: 1 → 1.0
         await    splice-a  quant  waits for quant-a
+        fresh    check-a   quant  does not hold
         blocked  seat-a    quant  blocked by check-a
         ");
     }

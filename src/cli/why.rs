@@ -20,6 +20,9 @@ pub(crate) fn run(shell: &Shell, args: &One) -> Ended {
 
 fn text(why: &Why) -> String {
     let mut s = match why.action {
+        "fresh" if why.last.as_ref().and_then(RunRecord::verdict) == Some(false) => {
+            format!("{0} does not hold, and nothing that it looks at has changed: see `graftwerk log {0}`\n", why.node)
+        }
         "fresh" => format!("{} is fresh: its recipe has a tree\n", why.node),
         "run" => format!("{} would run:\n{}", why.node, list(&why.reasons)),
         "await" => format!("{} waits for {}: only then is its recipe known\n", why.node, why.on.join(", ")),

@@ -46,6 +46,14 @@ pub enum FrontError {
         /// Why not.
         why: String,
     },
+    /// A node has no tree that may be used: what it waits for failed or does not hold.
+    #[error("{node} is blocked by {}", by.join(", "))]
+    Blocked {
+        /// The node.
+        node: String,
+        /// By which nodes.
+        by: Vec<String>,
+    },
     /// An argument means nothing here.
     #[error("{what}")]
     Argument {
@@ -87,7 +95,10 @@ impl FrontError {
             | FrontError::Argument { .. } => 2,
             FrontError::Store(StoreError::Cancelled) | FrontError::Interrupted => 130,
             FrontError::Store(e) if e.is_damage() => 3,
-            FrontError::Store(_) | FrontError::NotBuilt { .. } | FrontError::Runtime(_) => 1,
+            FrontError::Store(_)
+            | FrontError::NotBuilt { .. }
+            | FrontError::Blocked { .. }
+            | FrontError::Runtime(_) => 1,
         }
     }
 
@@ -102,6 +113,10 @@ impl FrontError {
             FrontError::Store(e) => e.hint(),
             FrontError::NotBuilt { node, .. } => {
                 Some(format!("`graftwerk build {node}` builds it, `graftwerk why {node}` says why it must"))
+            }
+            FrontError::Blocked { by, .. } => {
+                let first = by.first().map_or("it", String::as_str);
+                Some(format!("`graftwerk build {first}` says what is wrong there"))
             }
             FrontError::Argument { hint, .. } => hint.clone(),
             FrontError::Graph(_) | FrontError::Lock(_) | FrontError::Interrupted | FrontError::Runtime(_) => None,

@@ -194,6 +194,9 @@ impl Project {
         let rest = self.rest_of(node, looking, events, cancel)?;
         let not_built = |why: String| FrontError::NotBuilt { node: node.to_owned(), why };
         let Some(run) = rest.run() else {
+            if rest.step.action == "blocked" && !rest.step.on.is_empty() {
+                return Err(FrontError::Blocked { node: node.to_owned(), by: rest.step.on });
+            }
             let reasons: Vec<String> = rest.step.reasons.iter().map(ToString::to_string).collect();
             let why = if !reasons.is_empty() {
                 reasons.join("; ")
@@ -209,10 +212,12 @@ impl Project {
     }
 
     fn tree_of(&self, run: &RunRecord) -> std::result::Result<(TreeId, Tree), StoreError> {
-        let damaged = |what: String| StoreError::Damaged { path: self.store.dir().join("trees"), what };
-        let id = run.tree().ok_or_else(|| damaged("was asked for a failed run".to_owned()))?;
-        let tree = self.store.tree(id)?.ok_or_else(|| damaged(format!("lacks the listing of {id}")))?;
-        Ok((id, tree))
+        let asked = || StoreError::Damaged {
+            path: self.store.dir().join("trees"),
+            what: "was asked for a failed run".to_owned(),
+        };
+        let id = run.tree().ok_or_else(asked)?;
+        Ok((id, self.store.named_tree(id)?))
     }
 
     /// Everything known of a node, or of a recipe, tree or blob by its id.

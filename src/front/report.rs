@@ -77,6 +77,9 @@ pub struct PlanStep {
     pub on: Vec<String>,
     /// Its recipe, where its inputs are known.
     pub recipe: Option<String>,
+    /// The verdict of a check that is fresh.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<bool>,
     /// Why it can't run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -204,11 +207,12 @@ impl PlanStep {
             reasons: Vec::new(),
             on: Vec::new(),
             recipe: n.recipe.map(|r| r.id.to_string()),
+            verdict: None,
             error: None,
             hint: None,
         };
         match n.state {
-            State::Known(_) | State::Present { .. } => {}
+            State::Known(run) | State::Present { run, .. } => p.verdict = run.verdict(),
             State::Needed | State::Ready | State::Running => {
                 p.action = "run";
                 p.reasons = n.reasons.to_vec();
