@@ -242,11 +242,21 @@ fn damaged_records_are_reported_and_never_read_as_empty() {
     damage("store/runs");
     damage("store/roots");
     assert_eq!(p.built(), [""; 0]);
+}
 
-    fs::remove_dir_all(p.path("store/trees")).unwrap();
-    let r = p.run(&["build"]);
-    assert_eq!(r.code, Some(3), "{}", r.stderr);
-    assert!(r.stderr.contains("move away the records that name it"), "{}", r.stderr);
-    fs::rename(p.path("store/runs"), p.path("runs-moved-away")).unwrap();
-    assert_eq!(p.run(&["build"]).code, Some(0));
+#[test]
+fn a_lost_listing_is_said_and_its_node_built_again() {
+    let p = Project::new(&format!("{FOLDER}\n[node.below]\nkind = \"edit\"\ninputs.model = \"n\"\ndrop = \"sub/\"\n"));
+    p.write("data/c.json", "{\"n\": 0}");
+    p.write("data/sub/a.txt", "a");
+    assert_eq!(p.built(), ["below", "n"]);
+    let trees = p.trees();
+    for goals in [&["build", "--json"][..], &["build", "below", "--json"]] {
+        fs::remove_dir_all(p.path("store/trees")).unwrap();
+        let r = p.run(goals);
+        assert_eq!(r.code, Some(0), "{}", r.stderr);
+        assert_eq!(r.step("n")["reasons"][0]["paths"][0], "its listing", "{}", r.stdout);
+        assert_eq!(r.nodes("built"), ["below", "n"]);
+        assert_eq!(p.trees(), trees);
+    }
 }

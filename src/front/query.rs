@@ -212,12 +212,10 @@ impl Project {
     }
 
     fn tree_of(&self, run: &RunRecord) -> std::result::Result<(TreeId, Tree), StoreError> {
-        let asked = || StoreError::Damaged {
-            path: self.store.dir().join("trees"),
-            what: "was asked for a failed run".to_owned(),
-        };
-        let id = run.tree().ok_or_else(asked)?;
-        Ok((id, self.store.named_tree(id)?))
+        let damaged = |what: String| StoreError::Damaged { path: self.store.dir().join("trees"), what };
+        let id = run.tree().ok_or_else(|| damaged("was asked for a failed run".to_owned()))?;
+        let tree = self.store.tree(id)?.ok_or_else(|| damaged(format!("lacks the listing of {id}")))?;
+        Ok((id, tree))
     }
 
     /// Everything known of a node, or of a recipe, tree or blob by its id.

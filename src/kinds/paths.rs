@@ -5,7 +5,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use crate::model::path::RelPath;
 use crate::near::did_you_mean;
 
-/// A glob over paths: `*` does not cross `/`, `**` does.
+/// A glob over paths: `*` does not cross `/`, `**` does, and one that ends in `/` is all below that folder.
 #[derive(Debug, Clone)]
 pub struct PathGlob {
     text: String,
@@ -39,7 +39,8 @@ impl PathGlob {
         if text.is_empty() || text.starts_with('/') || text.starts_with("./") {
             return Err(bad("paths are relative, without `./`".to_owned()));
         }
-        let glob = GlobBuilder::new(text)
+        let below = if text.ends_with('/') { "**" } else { "" };
+        let glob = GlobBuilder::new(&format!("{text}{below}"))
             .literal_separator(true)
             .backslash_escape(true)
             .build()
@@ -86,6 +87,7 @@ mod tests {
         assert!(matches("**/*.json", "sub/config.json"));
         assert!(matches("**/*.json", "config.json"));
         assert!(matches("sub/**", "sub/a/b"));
+        assert!(matches("sub/", "sub/a/b") && !matches("sub/", "sub"));
         assert!(matches("{a,b}.txt", "b.txt"));
         assert!(!matches("[!a].txt", "a.txt"));
         assert!(PathGlob::parse("[a").is_err());

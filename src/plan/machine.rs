@@ -359,22 +359,22 @@ impl<'a> Machine<'a> {
                 self.enter(id, State::Failed { error, hint });
                 return Ok(());
             }
-            self.nodes[id].known = run.tree();
+            let listing = run.tree().map(|t| self.setting.store.tree(t)).transpose()?.flatten();
+            // Without its listing nobody below can take it.
+            self.nodes[id].known = run.tree().filter(|_| listing.is_some());
             if let State::Present { run: now, .. } = &self.nodes[id].state
                 && now.recipe == run.recipe
             {
                 return Ok(());
             }
-            if !self.nodes[id].wants_bytes {
+            if listing.is_some() && !self.nodes[id].wants_bytes {
                 self.enter(id, State::Known(run.clone()));
                 return Ok(());
             }
-            if let Some(tree_id) = run.tree() {
-                missing = match self.setting.store.tree(tree_id)? {
-                    Some(tree) => self.missing(&tree, self.nodes[id].spec.kind.closed())?,
-                    None => vec!["its listing".to_owned()],
-                };
-            }
+            missing = match listing {
+                Some(tree) => self.missing(&tree, self.nodes[id].spec.kind.closed())?,
+                None => vec!["its listing".to_owned()],
+            };
             if missing.is_empty() {
                 self.enter(id, State::Present { run: run.clone(), built: false });
                 return Ok(());

@@ -138,7 +138,11 @@ impl Machine<'_> {
         if let Some(t) = self.trees.get(&id) {
             return Ok(Arc::clone(t));
         }
-        let tree = Arc::new(self.setting.store.named_tree(id)?);
+        let tree = self.setting.store.tree(id)?.ok_or_else(|| StoreError::Damaged {
+            path: self.setting.store.dir().join("trees"),
+            what: format!("lacks the listing of {id}, which a run names"),
+        })?;
+        let tree = Arc::new(tree);
         self.trees.insert(id, Arc::clone(&tree));
         Ok(tree)
     }

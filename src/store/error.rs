@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::digest::{BlobId, TreeId};
+use crate::digest::BlobId;
 use crate::fsx::FsError;
 use crate::model::path::RelPath;
 
@@ -20,14 +20,6 @@ pub enum StoreError {
         path: PathBuf,
         /// How.
         what: String,
-    },
-    /// The listing of a tree that a run names is gone.
-    #[error("the store is damaged: the listing of {id}, which a run names, is not in it")]
-    Listing {
-        /// The tree.
-        id: TreeId,
-        /// Where the records of runs lie.
-        runs: PathBuf,
     },
     /// The folder is no store that this program knows.
     #[error("{} is not a store of this program: {what}", path.display())]
@@ -90,12 +82,6 @@ impl StoreError {
     /// What to do next, where it can be said.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            StoreError::Listing { id, runs } => format!(
-                "bring it back from a copy of the store, or move away the records that name it, to have it made again: \
-                 grep -rl {} {}",
-                id.hex(),
-                runs.display()
-            ),
             StoreError::Damaged { .. } => {
                 "the damaged file was not touched; move it away to have it made again".to_owned()
             }
@@ -116,7 +102,7 @@ impl StoreError {
 
     /// Whether it says that the store itself is damaged or inconsistent.
     pub fn is_damage(&self) -> bool {
-        matches!(self, StoreError::Damaged { .. } | StoreError::Listing { .. } | StoreError::NotAStore { .. })
+        matches!(self, StoreError::Damaged { .. } | StoreError::NotAStore { .. })
     }
 }
 

@@ -141,11 +141,6 @@ impl Store {
         self.objects.tree(id)
     }
 
-    /// A tree that a run names. Errors: [`StoreError::Listing`] where it is gone.
-    pub fn named_tree(&self, id: TreeId) -> Result<Tree> {
-        self.tree(id)?.ok_or_else(|| StoreError::Listing { id, runs: self.dir().join("runs") })
-    }
-
     /// Keeps a recipe's text.
     pub fn put_recipe(&self, recipe: &Recipe) -> Result<()> {
         let mut c = self.commit();
