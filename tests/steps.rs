@@ -181,12 +181,13 @@ fn a_step_that_fails_publishes_nothing_shows_its_last_lines_and_blocks_what_is_b
 fn death_by_a_signal_is_told_from_an_exit_and_an_empty_output_is_a_failure() {
     let p = Project::new(&format!("{SCRIPTS}{}{}", script("killed", "", ""), script("empty", "", "")));
     p.write("scripts/killed.sh", "kill -SEGV $$\n");
-    p.write("scripts/empty.sh", "true\n");
+    p.write("scripts/empty.sh", "echo there is no such folder\n");
     let r = p.run(&["build", "--json", "--keep-going"]);
     assert_eq!(r.code, Some(1));
     let error = |n: &str| r.step(n)["error"].as_str().unwrap().to_owned();
     assert!(error("killed").contains("signal") || error("killed").contains("SIGSEGV"), "{}", error("killed"));
-    assert!(error("empty").contains("nothing") || error("empty").contains("empty"), "{}", error("empty"));
+    assert_eq!(error("empty"), "the step exited with 0 and wrote nothing to its output folder");
+    assert!(r.stderr.contains("| there is no such folder"), "what it said last is shown: {}", r.stderr);
 }
 
 #[test]

@@ -75,8 +75,19 @@ impl Processes for HostProcesses {
                 });
             }
         }
-        check_output(request.out).map_err(|e| failed(e.to_string(), e.hint().map(str::to_owned)))?;
-        Ok(exit.isolation)
+        // A step may end well and still have said what went wrong: its last lines stand with these errors too.
+        let tail = exit.last_lines;
+        if crate::fsx::names(request.out).map_err(|e| ProcessFailure::Store(e.into()))?.is_empty() {
+            return Err(ProcessFailure::Failed {
+                error: "the step exited with 0 and wrote nothing to its output folder".to_owned(),
+                hint: Some("write to /out, or to the path that {out} stands for".to_owned()),
+                tail,
+            });
+        }
+        match check_output(request.out) {
+            Ok(_) => Ok(exit.isolation),
+            Err(e) => Err(ProcessFailure::Failed { error: e.to_string(), hint: e.hint().map(str::to_owned), tail }),
+        }
     }
 }
 

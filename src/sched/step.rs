@@ -273,13 +273,6 @@ fn attempt_in(
         Action::Process(process) => {
             let isolation = run_process(context, job, process, &out_dir, scratch, log)?;
             let output = collect(&out_dir)?;
-            if output.entries().is_empty() {
-                return Err(Stop::Failure(Failure {
-                    error: "the step exited with 0 and wrote nothing to its output folder".to_owned(),
-                    hint: Some("write to /out, or to the path that {out} stands for".to_owned()),
-                    tail: Vec::new(),
-                }));
-            }
             (output, Report::default(), isolation)
         }
     };
