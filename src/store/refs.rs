@@ -25,7 +25,7 @@ struct Place {
     /// Whether the path is relative to the folder that holds the store.
     #[serde(default)]
     in_project: bool,
-    #[serde(flatten)]
+    // Not flattened: serde's buffer for that holds no 128-bit integers, and the ref would never read back.
     stat: FileStat,
     /// When it was hashed, ns since 1970: whether it was at rest then.
     looked_ns: i128,
@@ -167,5 +167,31 @@ impl Refs {
             }
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ref_reads_back_and_is_not_written_again() {
+        let t = tempfile::tempdir().unwrap();
+        let source = t.path().join("source");
+        std::fs::write(&source, "x").unwrap();
+        let stat = FileStat::at(&source).unwrap();
+        let blob = BlobId(Digest::of(b"x"));
+        let refs = || Refs::new(t.path().join("refs"), t.path().to_owned());
+        for looked in [i128::MAX, stat.mtime_ns + 1] {
+            refs().add(blob, &source, &stat, looked).unwrap();
+            let before = FileStat::at(&refs().file(blob)).unwrap();
+            assert_eq!(refs().places(blob).unwrap(), std::slice::from_ref(&source));
+            refs().add(blob, &source, &stat, looked).unwrap();
+            assert_eq!(FileStat::at(&refs().file(blob)).unwrap(), before, "written again");
+            let at_rest = looked == i128::MAX;
+            assert_eq!(refs().known(), if at_rest { vec![(stat, blob)] } else { vec![] });
+            assert_eq!(refs().find(blob).unwrap().is_some(), at_rest);
+            std::fs::remove_file(refs().file(blob)).unwrap();
+        }
     }
 }
