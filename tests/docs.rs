@@ -264,14 +264,13 @@ fn the_tutorial_s_files_and_commands_run_with_the_output_that_it_shows() {
                 .output()
                 .unwrap();
             let text = String::from_utf8(done.stdout).unwrap();
-            let found: Vec<&str> = text.lines().collect();
+            // Which sources are hashed again depends on how long ago they were written.
+            let told = |line: &&str| !line.starts_with("  hashed ");
+            let found: Vec<&str> = text.lines().filter(told).collect();
+            let wanted: Vec<&str> = example.output.iter().copied().filter(told).collect();
             let place = format!("docs/tutorial.md:{}: $ {}", block.line, example.command);
             assert_eq!(done.status.code(), Some(example.code), "{place}\n{text}");
-            assert!(
-                lines_match(&example.output, &found),
-                "{place}\nfound:\n{text}\nwanted:\n{}",
-                example.output.join("\n")
-            );
+            assert!(lines_match(&wanted, &found), "{place}\nfound:\n{text}\nwanted:\n{}", wanted.join("\n"));
         }
     }
     assert!(ran > 15, "only {ran} commands were found");
