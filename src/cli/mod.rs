@@ -50,5 +50,8 @@ pub fn main() -> ExitCode {
         Command::Update(a) => update::run(&shell, a),
         Command::Pin(a) => pin::run(&shell, a),
     };
-    ended.unwrap_or_else(|e| shell.fail(&e)).into()
+    match ended.unwrap_or_else(|e| shell.fail(&e)) {
+        exit::Exit::Done if terminal::answer_lost() => exit::Exit::Failed.into(),
+        exit => exit.into(),
+    }
 }

@@ -1,6 +1,7 @@
 //! What the two output streams are: terminals or pipes, coloured or not, how wide.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use annotate_snippets::renderer::{AnsiColor, Effects, Style};
 
@@ -37,7 +38,8 @@ impl Terminal {
         Self { out: stream(out, no_colour), err: stream(err, no_colour), json, quiet, verbose }
     }
 
-    /// Prints to stdout. Nobody reading any more is no error: `graftwerk show | head` is fine.
+    /// Prints to stdout. Nobody reading any more is no error: `graftwerk show | head` is fine. Anything else that keeps
+    /// the answer from arriving is, and [`answer_lost`] says so at the end.
     pub(crate) fn print(&self, text: &str) {
         self.print_bytes(text.as_bytes());
     }
@@ -45,7 +47,12 @@ impl Terminal {
     /// As [`Terminal::print`], for what need not be UTF-8.
     pub(crate) fn print_bytes(&self, bytes: &[u8]) {
         let mut out = io::stdout().lock();
-        let _ = out.write_all(bytes).and_then(|()| out.flush());
+        match out.write_all(bytes).and_then(|()| out.flush()) {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe && !ANSWER_LOST.swap(true, Ordering::Relaxed) => {
+                self.say(&format!("error: cannot write the answer to standard output: {e}\n"));
+            }
+            _ => {}
+        }
     }
 
     /// Prints to stderr.
@@ -58,6 +65,13 @@ impl Terminal {
         let text = if self.out.terminal { format!("{value:#}\n") } else { format!("{value}\n") };
         self.print(&text);
     }
+}
+
+static ANSWER_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Whether something that was printed did not arrive.
+pub(crate) fn answer_lost() -> bool {
+    ANSWER_LOST.load(Ordering::Relaxed)
 }
 
 /// The columns of the terminal behind stderr, if it is one.

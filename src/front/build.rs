@@ -13,7 +13,7 @@ use crate::fsx;
 use crate::plan::{Machine, State};
 use crate::sched::{self, Event, Events};
 use crate::store::StoreError;
-use crate::store::roots::{Root, Roots};
+use crate::store::roots::Root;
 
 /// How a build is run.
 #[derive(Debug, Clone)]
@@ -41,8 +41,7 @@ impl Project {
         if options.looking.locked {
             self.hold_lock(&sources)?;
         }
-        let mut roots = self.roots()?;
-        let before = roots.clone();
+        let before = self.roots()?;
         let pins = self.pins();
         let processes = Arc::new(self.processes(options.looking));
         let states = sources.states.clone();
@@ -57,10 +56,15 @@ impl Project {
         let executor: Arc<dyn sched::Processes> = Arc::<sched::HostProcesses>::clone(&processes);
         let ended = runtime.block_on(sched::run(&mut machine, &self.store, executor, &options.run, events, cancel));
         // Whatever was built counts, however the build ended.
-        self.keep(&machine, &sources, &mut roots, events)?;
+        let mut unkept = self.keep(&machine, &sources, events)?;
         let ended = ended?;
         if !options.looking.locked {
-            self.write_lock(&sources)?;
+            match self.write_lock(&sources) {
+                Err(FrontError::Store(e)) if !e.is_damage() => {
+                    unkept.push(ErrorReport { error: e.to_string(), hint: e.hint() });
+                }
+                done => drop(done?),
+            }
         }
         self.store.flush_index();
         let steps: Vec<StepReport> = machine
@@ -69,12 +73,17 @@ impl Project {
             .map(|(i, n)| StepReport::of(&n, ended.seconds.get(&i).copied().unwrap_or(0.0)))
             .collect();
         let fine = |s: &StepReport| matches!(s.action, "fresh" | "built");
-        let ok = !ended.interrupted && sources.errors.is_empty() && steps.iter().all(fine);
-        Ok(BuildReport { steps, ok, errors: error_reports(&sources.errors), interrupted: ended.interrupted })
+        let mut errors = error_reports(&sources.errors);
+        errors.extend(unkept);
+        let ok = !ended.interrupted && errors.is_empty() && steps.iter().all(fine);
+        Ok(BuildReport { steps, ok, errors, interrupted: ended.interrupted })
     }
 
-    // Roots and links, for whatever is there now.
-    fn keep(&self, machine: &Machine<'_>, sources: &Sources, roots: &mut Roots, events: &Events) -> Result<()> {
+    // Roots and links, for whatever is there now. Comes back: what could not be written.
+    fn keep(&self, machine: &Machine<'_>, sources: &Sources, events: &Events) -> Result<Vec<ErrorReport>> {
+        // Read again: another build of this project may have ended since.
+        let writing = self.writing()?;
+        let mut roots = self.roots()?;
         roots.project.clone_from(&self.root);
         roots.graph.clone_from(&self.graph_path);
         for (name, state) in &sources.states {
@@ -91,14 +100,29 @@ impl Project {
                 links.push((n.spec.name.to_string(), tree));
             }
         }
-        self.store.put_roots(&self.graph_path, roots)?;
+        let mut unkept = Vec::new();
+        // Of a full disk the steps' own errors say more than this one: it is told beside them.
+        match self.store.put_roots(&self.graph_path, &roots) {
+            Err(e) if !e.is_damage() => unkept.push(ErrorReport { error: e.to_string(), hint: e.hint() }),
+            done => done?,
+        }
+        drop(writing);
         for (name, tree) in links {
-            if let Err(e) = self.link_out(&name, tree) {
-                let hint = e.hint().map_or_else(String::new, |h| format!(" ({h})"));
-                let _ = events.send(Event::Notice(format!("out/{name} could not be brought up to date: {e}{hint}")));
+            match self.link_out(&name, tree) {
+                Ok(()) => {}
+                // The user's own, and the user's to move.
+                Err(e @ FrontError::Argument { .. }) => {
+                    let hint = e.hint().map_or_else(String::new, |h| format!(" ({h})"));
+                    let _ =
+                        events.send(Event::Notice(format!("out/{name} could not be brought up to date: {e}{hint}")));
+                }
+                Err(e) => {
+                    let error = format!("out/{name} could not be brought up to date: {e}");
+                    unkept.push(ErrorReport { error, hint: e.hint() });
+                }
             }
         }
-        Ok(())
+        Ok(unkept)
     }
 
     // `out/NODE`, a link for people. Replaced in one step; anything there that is no link of ours is left alone.
@@ -106,6 +130,9 @@ impl Project {
         let Some(tree) = self.store.tree(id)? else { return Ok(()) };
         let view = self.store.view(id, &tree)?;
         let out = self.root.join("out");
+        fsx::create_dir_all(&out).map_err(StoreError::from)?;
+        // Where it really is: a relative link counts from there.
+        let out = out.canonicalize().map_err(fsx::at("find", &out)).map_err(StoreError::from)?;
         let link = out.join(name);
         let target = relative(&out, &view);
         match std::fs::symlink_metadata(&link) {
@@ -118,12 +145,7 @@ impl Project {
             Ok(_) if std::fs::read_link(&link).is_ok_and(|t| t == target) => return Ok(()),
             _ => {}
         }
-        fsx::create_dir_all(&out).map_err(StoreError::from)?;
-        let temp = out.join(format!(".{name}.{}", std::process::id()));
-        fsx::remove_file(&temp).map_err(StoreError::from)?;
-        fsx::symlink(&target, &temp).map_err(StoreError::from)?;
-        fsx::rename_over(&temp, &link).map_err(StoreError::from)?;
-        Ok(())
+        Ok(fsx::replace_link(&link, &target, &self.store.temp_path()).map_err(StoreError::from)?)
     }
 
     /// What `build` would do, and why. Runs nothing and writes nothing but what it learns of the sources.

@@ -18,6 +18,8 @@ pub use query::{LogText, PinReport, Shown, Why};
 pub use report::{BuildReport, NodeStatus, PlanReport, PlanStep, StatusReport, StepReport, UpdateReport};
 
 use crate::digest::{RecipeId, TreeId};
+use crate::fsx;
+use crate::fsx::lock::FileLock;
 use crate::graph::lock::LockedSource;
 use crate::graph::{Excludes, Graph, Lock, Name, Selection, SourceKind, select};
 use crate::plan::machine::SourceState;
@@ -163,7 +165,7 @@ impl Project {
     pub(crate) fn hold_lock(&self, sources: &Sources) -> Result<()> {
         let drifts: Vec<_> = self
             .lock
-            .drifts(&self.merged(&sources.locked))
+            .drifts(&self.merged(&self.lock.sources, &sources.locked))
             .into_iter()
             .filter(|d| sources.locked.contains_key(&d.source) || d.new.is_none())
             .collect();
@@ -171,8 +173,12 @@ impl Project {
     }
 
     // What the lock says of all sources of the graph, with what was found now.
-    fn merged(&self, found: &BTreeMap<Name, LockedSource>) -> BTreeMap<Name, LockedSource> {
-        let mut all: BTreeMap<Name, LockedSource> = self.lock.sources.clone();
+    fn merged(
+        &self,
+        locked: &BTreeMap<Name, LockedSource>,
+        found: &BTreeMap<Name, LockedSource>,
+    ) -> BTreeMap<Name, LockedSource> {
+        let mut all: BTreeMap<Name, LockedSource> = locked.clone();
         all.retain(|name, _| self.graph.source(name.as_str()).is_some());
         all.extend(found.iter().map(|(n, l)| (n.clone(), l.clone())));
         all
@@ -180,8 +186,27 @@ impl Project {
 
     /// Writes what the sources are now into graph.lock, if that is news.
     pub(crate) fn write_lock(&self, sources: &Sources) -> Result<bool> {
-        let lock = Lock { sources: self.merged(&sources.locked), pins: self.lock.pins.clone() };
-        Ok(lock.write(&self.lock_path).map_err(StoreError::from)?)
+        self.change_lock(|lock| lock.sources = self.merged(&lock.sources, &sources.locked))
+    }
+
+    /// Changes graph.lock, if that is news, from what it says now: a build may run for hours, and a pin that was set
+    /// meanwhile holds.
+    pub(crate) fn change_lock(&self, change: impl FnOnce(&mut Lock)) -> Result<bool> {
+        let _writing = self.writing()?;
+        let mut lock = Lock::read(&self.lock_path)?;
+        change(&mut lock);
+        Ok(lock.write(&self.lock_path, self.store.temp_dir()).map_err(StoreError::from)?)
+    }
+
+    // Held while one of the project's own files is read, changed and written.
+    fn writing(&self) -> Result<FileLock> {
+        let path = self.store.project_lock(&self.graph_path);
+        loop {
+            let held = fsx::lock::lock(&path, "the project's files", true, &mut |_| {}, &|| false);
+            if let Some(lock) = held.map_err(StoreError::from)? {
+                return Ok(lock);
+            }
+        }
     }
 
     pub(crate) fn machine<'a>(

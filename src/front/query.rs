@@ -12,7 +12,6 @@ use crate::front::error::{FrontError, Result};
 use crate::front::report::{NodeStatus, StatusReport, UpdateReport, UpdatedSource};
 use crate::front::{Looking, Project};
 use crate::fsx;
-use crate::graph::Lock;
 use crate::graph::lock::Pin;
 use crate::graph::select::find;
 use crate::model::recipe::explain_texts;
@@ -62,6 +61,7 @@ pub struct Shown {
     /// The tree's listing.
     pub listing: Option<String>,
     /// Where it can be opened.
+    #[serde(serialize_with = "crate::fsx::optional_path_text")]
     pub path: Option<PathBuf>,
 }
 
@@ -368,32 +368,27 @@ impl Project {
         let Some(recipe) = rest.recipe else {
             return Err(FrontError::NotBuilt { node: node.to_owned(), why: "its inputs are not known".to_owned() });
         };
-        let mut pins = self.lock.pins.clone();
-        let tree = if remove {
-            pins.remove(&recipe);
-            None
-        } else {
-            let trees: Vec<TreeId> = self.store.runs(recipe)?.iter().filter_map(RunRecord::tree).collect();
-            let chosen = match tree {
-                Some(text) => trees.iter().find(|t| t.to_string().starts_with(text)).copied(),
-                None => rest.run().and_then(RunRecord::tree),
-            };
-            let Some(chosen) = chosen else {
-                let known: Vec<String> = trees.iter().map(TreeId::short).collect();
-                let what = format!("{node} has no realisation {}", tree.unwrap_or("that could be pinned"));
-                let hint = if known.is_empty() {
-                    format!("`graftwerk build {node}` makes one")
-                } else {
-                    format!("it has {}", known.join(", "))
-                };
-                return Err(FrontError::Argument { what, hint: Some(hint) });
-            };
-            pins.insert(recipe, Pin { tree: chosen, node: node.to_owned() });
-            Some(chosen)
+        if remove {
+            self.change_lock(|lock| drop(lock.pins.remove(&recipe)))?;
+            return Ok(PinReport { node: node.to_owned(), recipe, tree: None });
+        }
+        let trees: Vec<TreeId> = self.store.runs(recipe)?.iter().filter_map(RunRecord::tree).collect();
+        let chosen = match tree {
+            Some(text) => trees.iter().find(|t| t.to_string().starts_with(text)).copied(),
+            None => rest.run().and_then(RunRecord::tree),
         };
-        let lock = Lock { sources: self.lock.sources.clone(), pins };
-        lock.write(&self.lock_path).map_err(StoreError::from)?;
-        Ok(PinReport { node: node.to_owned(), recipe, tree })
+        let Some(chosen) = chosen else {
+            let known: Vec<String> = trees.iter().map(TreeId::short).collect();
+            let what = format!("{node} has no realisation {}", tree.unwrap_or("that could be pinned"));
+            let hint = if known.is_empty() {
+                format!("`graftwerk build {node}` makes one")
+            } else {
+                format!("it has {}", known.join(", "))
+            };
+            return Err(FrontError::Argument { what, hint: Some(hint) });
+        };
+        self.change_lock(|lock| drop(lock.pins.insert(recipe, Pin { tree: chosen, node: node.to_owned() })))?;
+        Ok(PinReport { node: node.to_owned(), recipe, tree: Some(chosen) })
     }
 }
 

@@ -112,6 +112,7 @@ pub struct NodeStatus {
     /// Its tree.
     pub tree: Option<String>,
     /// Where that can be opened.
+    #[serde(serialize_with = "crate::fsx::optional_path_text")]
     pub path: Option<PathBuf>,
 }
 

@@ -166,25 +166,71 @@ pub fn write_new(path: &Path, bytes: &[u8], mode: u32) -> FsResult<()> {
         .map_err(at("write", path))
 }
 
-/// Replaces a small file whole: written beside it, flushed, renamed over it. A reader sees the old or the new one.
-/// Only for the places of the store and the project that may change.
-pub fn replace_file(path: &Path, bytes: &[u8]) -> FsResult<()> {
+/// Replaces a small file whole: written in `temp`, flushed, renamed over it. A reader sees the old or the new one. In
+/// `temp` because what is left there by a crash is swept; where that is another file system, it is written beside the
+/// file. Only for the places of the store and the project that may change.
+pub fn replace_file(path: &Path, bytes: &[u8], temp: &Path) -> FsResult<()> {
     // The parent of a bare name is the empty path.
     let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut temp = tempfile::Builder::new()
+    match write_over(path, bytes, temp) {
+        Err(e) if other_file_system(&e) => write_over(path, bytes, dir)?,
+        done => done?,
+    }
+    fsync(dir)
+}
+
+fn write_over(path: &Path, bytes: &[u8], temp: &Path) -> FsResult<()> {
+    let mut file = tempfile::Builder::new()
         .prefix(".graftwerk-")
         .permissions(fs::Permissions::from_mode(0o644))
-        .tempfile_in(dir)
-        .map_err(at("create a file in", dir))?;
+        .tempfile_in(temp)
+        .map_err(at("create a file in", temp))?;
     hit("write", path)
         .and_then(|()| {
-            temp.write_all(bytes)?;
-            temp.as_file().sync_all()
+            file.as_file_mut().write_all(bytes)?;
+            file.as_file().sync_all()
         })
         .map_err(at("write", path))?;
     hit("rename", path).map_err(at("rename to", path))?;
-    temp.persist(path).map_err(|e| at("rename to", path)(e.error))?;
-    fsync(dir)
+    file.persist(path).map(drop).map_err(|e| at("rename to", path)(e.error))
+}
+
+/// Puts a symbolic link at `path`, over whatever is there. `temp` is a path that is free: see [`replace_file`].
+pub fn replace_link(path: &Path, target: &Path, temp: &Path) -> FsResult<()> {
+    symlink(target, temp)?;
+    let placed = rename_over(temp, path);
+    if placed.is_err() {
+        remove_file(temp)?;
+    }
+    match placed {
+        Err(e) if other_file_system(&e) => {
+            let mut beside = std::ffi::OsString::from(".");
+            beside.push(path.file_name().unwrap_or_default());
+            beside.push(format!(".{}", std::process::id()));
+            let beside = path.with_file_name(beside);
+            remove_file(&beside)?;
+            symlink(target, &beside)?;
+            rename_over(&beside, path)
+        }
+        done => done,
+    }
+}
+
+fn other_file_system(e: &FsError) -> bool {
+    e.source.raw_os_error() == Some(libc::EXDEV)
+}
+
+/// A path as JSON text, for people: what is no UTF-8 of it is replaced, since JSON has no other strings.
+pub fn path_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&path.to_string_lossy())
+}
+
+/// As [`path_text`], for a path that may be missing.
+pub fn optional_path_text<S: serde::Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    match path {
+        Some(p) => to.serialize_some(&p.to_string_lossy()),
+        None => to.serialize_none(),
+    }
 }
 
 /// Reads a file whole; `None` where there is none.
@@ -265,9 +311,24 @@ mod tests {
     fn a_replaced_file_is_whole() {
         let t = tempfile::tempdir().unwrap();
         let f = t.path().join("f");
-        replace_file(&f, b"one").unwrap();
-        replace_file(&f, b"two").unwrap();
+        replace_file(&f, b"one", t.path()).unwrap();
+        replace_file(&f, b"two", t.path()).unwrap();
         assert_eq!(fs::read(&f).unwrap(), b"two");
         assert_eq!(names(t.path()).unwrap(), ["f"]);
+    }
+
+    #[test]
+    fn a_file_and_a_link_are_replaced_from_another_file_system_too() {
+        let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
+        let t = tempfile::tempdir().unwrap();
+        let (f, l) = (t.path().join("f"), t.path().join("l"));
+        for text in ["one", "two"] {
+            replace_file(&f, text.as_bytes(), elsewhere.path()).unwrap();
+            replace_link(&l, Path::new(text), &elsewhere.path().join("temp")).unwrap();
+            assert_eq!(fs::read_to_string(&f).unwrap(), text);
+            assert_eq!(fs::read_link(&l).unwrap(), Path::new(text));
+        }
+        assert_eq!(names(t.path()).unwrap(), ["f", "l"]);
+        assert!(names(elsewhere.path()).unwrap().is_empty());
     }
 }

@@ -18,9 +18,38 @@ pub struct FileStat {
     /// Size in bytes.
     pub size: u64,
     /// Last change of the bytes, ns.
+    #[serde(with = "ns")]
     pub mtime_ns: i128,
     /// Last change of the inode, ns.
+    #[serde(with = "ns")]
     pub ctime_ns: i128,
+}
+
+/// Nanoseconds in JSON: a number where it reads back as one, which serde_json does up to 64 bits, else its digits as
+/// text. A file may well be dated to the year 9999.
+pub(crate) mod ns {
+    use serde::{Deserialize, Deserializer, Serialize as _, Serializer, de::Error as _};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Ns {
+        Number(i64),
+        Text(String),
+    }
+
+    pub(crate) fn serialize<S: Serializer>(ns: &i128, to: S) -> Result<S::Ok, S::Error> {
+        match i64::try_from(*ns) {
+            Ok(n) => n.serialize(to),
+            Err(_) => ns.to_string().serialize(to),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<i128, D::Error> {
+        match Ns::deserialize(from)? {
+            Ns::Number(n) => Ok(n.into()),
+            Ns::Text(t) => t.parse().map_err(D::Error::custom),
+        }
+    }
 }
 
 // Clocks of file systems tick in steps (4 ms for the kernel's coarse clock, 1 to 2 s for some old or remote ones).
@@ -69,5 +98,14 @@ mod tests {
         assert!(!s.at_rest(10_000_000_001));
         assert!(!s.at_rest(9_000_000_000), "a clock that was set back proves nothing");
         assert!(s.at_rest(13_000_000_000));
+    }
+
+    #[test]
+    fn a_stat_reads_back_from_json_whatever_its_times_are() {
+        for ns in [0, -1, 1_796_071_366_277_324_867, i128::from(i64::MAX) + 1, 253_370_764_800_000_000_000, i128::MIN] {
+            let s = FileStat { dev: u64::MAX, ino: 1, size: 1, mtime_ns: ns, ctime_ns: ns };
+            let text = serde_json::to_string(&s).unwrap();
+            assert_eq!(serde_json::from_str::<FileStat>(&text).unwrap(), s, "{text}");
+        }
     }
 }

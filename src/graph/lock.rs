@@ -231,13 +231,13 @@ impl Lock {
     }
 
     /// Writes the lock, unless the file says the same already. Says whether it was written. A reader, and a crash,
-    /// leaves the old text or the new one.
-    pub fn write(&self, path: &Path) -> Result<bool, FsError> {
+    /// leaves the old text or the new one. `temp` is a folder for what is half-made ([`fsx::replace_file`]).
+    pub fn write(&self, path: &Path, temp: &Path) -> Result<bool, FsError> {
         let text = self.to_text();
         if fsx::read_optional(path)?.as_deref() == Some(text.as_bytes()) {
             return Ok(false);
         }
-        fsx::replace_file(path, text.as_bytes())?;
+        fsx::replace_file(path, text.as_bytes(), temp)?;
         Ok(true)
     }
 
@@ -333,13 +333,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("graph.lock");
         assert_eq!(Lock::read(&path).unwrap(), Lock::default());
-        assert!(sample().write(&path).unwrap());
+        assert!(sample().write(&path, dir.path()).unwrap());
         let before = std::fs::metadata(&path).unwrap();
-        assert!(!sample().write(&path).unwrap());
+        assert!(!sample().write(&path, dir.path()).unwrap());
         use std::os::unix::fs::MetadataExt as _;
         assert_eq!(std::fs::metadata(&path).unwrap().ino(), before.ino());
         assert_eq!(Lock::read(&path).unwrap(), sample());
-        assert!(Lock::default().write(&path).unwrap());
+        assert!(Lock::default().write(&path, dir.path()).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 

@@ -94,6 +94,10 @@ impl StoreError {
             StoreError::Fs(e) if e.source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                 "remount it for writing, or pass --store DIR".to_owned()
             }
+            StoreError::Fs(e) if e.source.kind() == io::ErrorKind::PermissionDenied => {
+                "it belongs to another user, or its mode keeps you out: let this user read it, in the store also write"
+                    .to_owned()
+            }
             StoreError::Source { hint, .. } => return hint.clone(),
             StoreError::Fs(e) => return crate::fsx::hint_if_full(&e.source, &e.path),
             StoreError::Output { .. } | StoreError::Cancelled => return None,

@@ -98,7 +98,7 @@ impl Store {
         sweep(&dir.join("tmp"));
         let session = open_session(&dir.join("tmp"))?;
         let project = dir.parent().map_or_else(|| dir.clone(), Path::to_owned);
-        let refs = refs::Refs::new(dir.join("refs"), project);
+        let refs = refs::Refs::new(dir.join("refs"), project, session.dir.clone());
         let index = index::Index::open(&dir.join("index"), &dir.join("locks/index"), || refs.known());
         Ok(Arc::new(Self {
             objects: objects::Objects::new(dir.clone()),
@@ -126,6 +126,16 @@ impl Store {
         let dir = self.commit().temp_path();
         fsx::create_dir(&dir)?;
         Ok(dir)
+    }
+
+    /// A fresh name on the store's file system, for what is to be renamed to its place; swept as [`Store::scratch`] is.
+    pub fn temp_path(&self) -> PathBuf {
+        self.commit().temp_path()
+    }
+
+    /// The folder of such names.
+    pub fn temp_dir(&self) -> &Path {
+        &self.session.dir
     }
 
     /// Keeps a listing, durably.
@@ -259,7 +269,7 @@ fn check_version(dir: &Path) -> Result<()> {
         let what = format!("it has no VERSION, but holds {}", other.to_string_lossy());
         return Err(StoreError::NotAStore { path: dir.to_owned(), what });
     }
-    fsx::replace_file(&path, VERSION.as_bytes())?;
+    fsx::replace_file(&path, VERSION.as_bytes(), dir)?;
     Ok(())
 }
 

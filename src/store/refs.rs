@@ -28,6 +28,7 @@ struct Place {
     // Not flattened: serde's buffer for that holds no 128-bit integers, and the ref would never read back.
     stat: FileStat,
     /// When it was hashed, ns since 1970: whether it was at rest then.
+    #[serde(with = "crate::fsx::stat::ns")]
     looked_ns: i128,
 }
 
@@ -50,6 +51,8 @@ struct Places {
 pub(crate) struct Refs {
     dir: PathBuf,
     project: PathBuf,
+    // Where half-made files lie, to be swept after a crash.
+    tmp: PathBuf,
     // Places that this process hashed itself: good for it even where the file was not at rest.
     seen: Mutex<HashMap<BlobId, (PathBuf, FileStat)>>,
 }
@@ -57,8 +60,8 @@ pub(crate) struct Refs {
 const MOST_PLACES: usize = 16;
 
 impl Refs {
-    pub(crate) fn new(dir: PathBuf, project: PathBuf) -> Self {
-        Self { dir, project, seen: Mutex::default() }
+    pub(crate) fn new(dir: PathBuf, project: PathBuf, tmp: PathBuf) -> Self {
+        Self { dir, project, tmp, seen: Mutex::default() }
     }
 
     fn file(&self, blob: BlobId) -> PathBuf {
@@ -92,8 +95,7 @@ impl Refs {
         }
         let text = serde_json::to_vec(&Places { places }).map_err(|e| at("write", &file)(e.into()))?;
         // Not flushed: a lost ref is found again by hashing its source.
-        let temp = file.with_extension(format!("{}-{}", std::process::id(), stat.ino));
-        let _ = fsx::remove_file(&temp);
+        let temp = crate::store::commit::Commit::new(self.tmp.clone()).temp_path();
         fsx::write_new(&temp, &text, 0o644)?;
         fsx::rename_over(&temp, &file)?;
         Ok(())
@@ -181,7 +183,7 @@ mod tests {
         std::fs::write(&source, "x").unwrap();
         let stat = FileStat::at(&source).unwrap();
         let blob = BlobId(Digest::of(b"x"));
-        let refs = || Refs::new(t.path().join("refs"), t.path().to_owned());
+        let refs = || Refs::new(t.path().join("refs"), t.path().to_owned(), t.path().to_owned());
         for looked in [i128::MAX, stat.mtime_ns + 1] {
             refs().add(blob, &source, &stat, looked).unwrap();
             let before = FileStat::at(&refs().file(blob)).unwrap();
@@ -193,5 +195,24 @@ mod tests {
             assert_eq!(refs().find(blob).unwrap().is_some(), at_rest);
             std::fs::remove_file(refs().file(blob)).unwrap();
         }
+    }
+
+    #[test]
+    fn a_place_is_found_by_the_next_process_and_not_written_again_whatever_its_times_are() {
+        let t = tempfile::tempdir().unwrap();
+        let source = t.path().join("source");
+        std::fs::write(&source, "x").unwrap();
+        let year_9999 = std::time::UNIX_EPOCH + std::time::Duration::from_secs(253_370_764_800);
+        // Where the file system can't hold that date, its own latest will do.
+        std::fs::File::options().write(true).open(&source).unwrap().set_modified(year_9999).unwrap();
+        let blob = BlobId(Digest::of(b"x"));
+        let open = || Refs::new(t.path().join("refs"), t.path().join("elsewhere"), t.path().to_owned());
+        let stat = FileStat::at(&source).unwrap();
+        open().add(blob, &source, &stat, i128::MAX).unwrap();
+        assert_eq!(open().find(blob).unwrap().as_deref(), Some(source.as_path()));
+        assert_eq!(open().known(), [(stat, blob)]);
+        let before = FileStat::at(&open().file(blob)).unwrap();
+        open().add(blob, &source, &stat, i128::MAX).unwrap();
+        assert_eq!(FileStat::at(&open().file(blob)).unwrap(), before);
     }
 }

@@ -29,8 +29,10 @@ pub struct Root {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Roots {
     /// The project's folder, for people and for gc.
+    #[serde(serialize_with = "fsx::path_text")]
     pub project: PathBuf,
     /// The graph's file.
+    #[serde(serialize_with = "fsx::path_text")]
     pub graph: PathBuf,
     /// Node → its realisations, the newest first.
     pub nodes: BTreeMap<String, Vec<Root>>,
@@ -64,12 +66,20 @@ impl Roots {
 
 impl Store {
     fn roots_path(&self, graph: &Path) -> PathBuf {
+        self.dir.join("roots").join(format!("{}.json", self.project_key(graph)))
+    }
+
+    /// The lock of a graph file's roots and of its graph.lock: held while one of them is changed.
+    pub fn project_lock(&self, graph: &Path) -> PathBuf {
+        self.dir.join("locks").join(format!("project-{}", self.project_key(graph)))
+    }
+
+    fn project_key(&self, graph: &Path) -> String {
         use std::os::unix::ffi::OsStrExt as _;
         // Relative to the store where both lie in one project, so that a moved project finds its roots again.
         let project = self.dir.parent().unwrap_or(&self.dir);
         let key = graph.strip_prefix(project).unwrap_or(graph);
-        let name = &Digest::of(key.as_os_str().as_bytes()).hex()[..32];
-        self.dir.join("roots").join(format!("{name}.json"))
+        Digest::of(key.as_os_str().as_bytes()).hex()[..32].to_owned()
     }
 
     /// What was kept for this graph file (absolute path). Errors: Damaged; never read as empty.
@@ -88,7 +98,7 @@ impl Store {
         let mut text = serde_json::to_vec_pretty(roots).map_err(|e| fsx::at("write", &path)(e.into()))?;
         text.push(b'\n');
         if fsx::read_optional(&path)?.as_deref() != Some(&text) {
-            fsx::replace_file(&path, &text)?;
+            fsx::replace_file(&path, &text, self.temp_dir())?;
         }
         Ok(())
     }

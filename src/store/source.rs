@@ -146,7 +146,8 @@ impl Store {
             .enumerate()
             .map(|(i, f)| match known[i] {
                 Some(blob) => {
-                    self.refs.add(blob, &f.path, &f.stat, i128::MAX)?;
+                    // It was at rest when it was hashed, so it is now.
+                    self.refs.add(blob, &f.path, &f.stat, now_ns())?;
                     Ok((blob, false))
                 }
                 None => {

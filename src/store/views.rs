@@ -26,16 +26,25 @@ impl Store {
     pub fn view(&self, id: TreeId, tree: &Tree) -> Result<PathBuf> {
         let path = self.view_path(id);
         loop {
-            if path.exists() {
-                if self.view_is_right(&path, tree)? {
+            if let Ok(meta) = fs::symlink_metadata(&path) {
+                if meta.is_dir() && self.view_is_right(&path, tree)? {
                     return Ok(path);
                 }
                 let aside = self.commit().temp_path();
-                fsx::rename_over(&path, &aside)?;
+                match fsx::rename_over(&path, &aside) {
+                    // Another process was first.
+                    Err(e) if e.source.kind() == std::io::ErrorKind::NotFound => {}
+                    moved => moved?,
+                }
                 fsx::remove_tree(&aside)?;
             }
             let temp = self.commit().temp_path();
             self.make_view(&temp, &path, tree)?;
+            // All of artifacts/ may be deleted at any time, also now.
+            let all = self.dir.join("artifacts");
+            if !all.is_dir() {
+                fsx::create_dir_all(&all)?;
+            }
             match fsx::rename_noreplace(&temp, &path)? {
                 Placed::Placed => return Ok(path),
                 // Another process made it meanwhile.
