@@ -63,7 +63,14 @@ impl Processes for HostProcesses {
                 spec.use_folder(alias, &view);
             }
         }
-        let exit = exec::run(&spec, request.cancelled, request.on_line).map_err(could_not_run)?;
+        let exit = exec::run(&spec, request.cancelled, request.on_line).map_err(|e| {
+            // What this program writes while a step runs is its log.
+            let full = match &e {
+                ExecError::Io { source, .. } => crate::fsx::hint_if_full(source, request.log),
+                _ => None,
+            };
+            failed(e.to_string(), e.hint().or(full))
+        })?;
         match exit.ending {
             Ending::Code(0) => {}
             Ending::Cancelled => return Err(ProcessFailure::Cancelled),
