@@ -323,6 +323,14 @@ fn a_script_that_loses_the_draft_head_and_exits_0_has_failed_and_every_name_is_t
     let report = accepted(&finetune, &right, "").unwrap();
     assert_eq!(report.facts["bytes_in"], json!(finetune.tensors().values().map(|t| t.1.len()).sum::<usize>()));
 
+    let sidecars = |f: &Folder| -> Vec<String> {
+        let tree = f.input("x").tree;
+        tree.iter().map(|(p, _)| p.to_string()).filter(|p| !p.contains("safetensors")).collect()
+    };
+    let left: Vec<String> = sidecars(&finetune).into_iter().filter(|p| !sidecars(&right).contains(p)).collect();
+    assert!(left.contains(&"preprocessor_config.json".to_owned()) && !left.contains(&"config.json".to_owned()));
+    assert_eq!(report.facts["files_left_behind"], json!(left));
+
     let told = accepted(&grafted(), &right, "").unwrap_err();
     for name in grafted().tensors().keys().filter(|n| n.starts_with("mtp.")) {
         assert!(told.contains(&format!("the tensor {name} is gone")), "{name}: {told}");

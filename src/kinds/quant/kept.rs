@@ -2,7 +2,8 @@
 
 use crate::jsonedit::Document;
 use crate::kinds::names_kept::{Lost, TensorNames, config_keys_lost, names_kept};
-use crate::kinds::{ParamError, Params, StepError};
+use crate::kinds::{Input, ParamError, Params, StepError};
+use crate::tensors::checkpoint::is_weight_file;
 use crate::tensors::pattern::Pattern;
 
 /// Tensor names and config.json of a checkpoint; no config where it is not visible.
@@ -20,6 +21,13 @@ pub fn drop_config(params: &Params) -> Result<Vec<String>, ParamError> {
         ParamError::new("drop_config", format!("`drop_config` takes a list of strings, found {}", value.type_name()))
     })?;
     Ok(keys.into_iter().map(str::to_owned).collect())
+}
+
+/// Files of `model`, weights and their index apart, that a script did not bring along: tokenizer, templates, licence.
+/// No error, since an `edit` behind it may bring them back; but told.
+pub fn files_left_behind(model: &Input, out: &Input) -> Vec<String> {
+    let others = model.tree.iter().map(|(p, _)| p).filter(|p| !p.as_str().is_some_and(is_weight_file));
+    others.filter(|p| out.tree.get(p).is_none()).map(ToString::to_string).collect()
 }
 
 /// Compares. Errors: [`StepError::Invalid`] naming every tensor, scale and key of config.json that was lost; a pattern

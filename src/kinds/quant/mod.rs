@@ -21,6 +21,7 @@ use serde_json::json;
 use crate::jsonedit::Document;
 use crate::kinds::names_kept::{TensorNames, names_of};
 use crate::kinds::run::{COMMAND_KEYS, command, command_action, something_written};
+use crate::kinds::weights::told::few;
 use crate::kinds::weights::write::{put_index, rel};
 use crate::kinds::{
     Action, Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Step, StepError, weights,
@@ -193,8 +194,14 @@ impl Kind for Quant {
         let (bytes_in, bytes_out) = (was.data_len(), now.data_len());
         let mut notes = now.notes.clone();
         notes.push(format!("nothing is lost; {bytes_in} bytes of tensors became {bytes_out}"));
-        let facts = [("bytes_in", json!(bytes_in)), ("bytes_out", json!(bytes_out))];
-        Ok(Report { verdict: None, notes, facts: facts.map(|(k, v)| (k.to_owned(), v)).into() })
+        let mut facts: std::collections::BTreeMap<String, serde_json::Value> =
+            [("bytes_in", json!(bytes_in)), ("bytes_out", json!(bytes_out))].map(|(k, v)| (k.to_owned(), v)).into();
+        let left = kept::files_left_behind(model, out);
+        if !left.is_empty() {
+            notes.push(format!("of `model` the script left behind {}", few(&left)));
+            facts.insert("files_left_behind".to_owned(), json!(left));
+        }
+        Ok(Report { verdict: None, notes, facts })
     }
 }
 

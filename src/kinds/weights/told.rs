@@ -120,10 +120,15 @@ pub fn tell_files_not_taken(from: &Input, report: &mut Report) {
     let others: Vec<String> =
         from.tree.iter().filter(|(p, _)| !p.as_str().is_some_and(is_weight_file)).map(|(p, _)| p.to_string()).collect();
     if !others.is_empty() {
-        let shown: Vec<&str> = others.iter().take(5).map(String::as_str).collect();
-        let more = others.len().saturating_sub(shown.len());
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        report.notes.push(format!("of `from` only tensors are taken, not {}{more}", shown.join(", ")));
+        report.notes.push(format!("of `from` only tensors are taken, not {}", few(&others)));
         report.facts.insert("files_not_taken".to_owned(), json!(others));
     }
+}
+
+/// The first five of a list and how many more there are: facts hold all of them.
+pub fn few(names: &[String]) -> String {
+    let shown = names.get(..5).unwrap_or(names);
+    let more = names.len() - shown.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", shown.join(", "))
 }
