@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Project, store_check};
+use common::{Project, copy_tree, repository, store_check};
 
 /// A script on the project's own `scripts` folder, run by the host's sh.
 fn script(node: &str, inputs: &str, extra: &str) -> String {
@@ -175,6 +175,20 @@ fn a_step_that_fails_publishes_nothing_shows_its_last_lines_and_blocks_what_is_b
     store_check::check(&p.path("store"));
     p.write("scripts/bad.sh", "echo whole > /out/whole\n");
     assert_eq!(p.build().nodes("built"), ["bad", "below", "beside"], "the folder of scripts is an input of all three");
+}
+
+#[test]
+fn what_was_found_of_a_script_s_output_stands_behind_its_own_lines_in_the_log() {
+    let quant = script("q", ", model = \"m\"", "tools = [\"cp\"]").replacen("\"run\"", "\"quant\"", 1);
+    let p = Project::new(&format!("{SCRIPTS}m = {{ checkpoint = \"m\" }}\n{quant}"));
+    copy_tree(&repository().join("demo/finetune"), &p.path("m"));
+    p.write("scripts/q.sh", "cp /in/model/*.safetensors* /in/model/config.json /out/\nprintf 'no line end'\n");
+    p.build();
+    let log = p.run(&["log", "q"]).stdout;
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines[0], "no line end");
+    assert!(lines[1].starts_with("nothing is lost"), "{log}");
+    assert!(lines[2].starts_with("of `model` the script left behind chat_template.jinja, generation_config"), "{log}");
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! 3. Everything that it read must still be what was hashed.
 //! 4. Publish: hash, move in, make durable. Then, and only then, record the run.
 
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -220,13 +222,26 @@ fn blank_record(job: &Job, outcome: Outcome, isolation: Isolation, started: &str
     }
 }
 
-// Builtin steps keep their lines in memory; a process writes its log itself.
+// Builtin steps keep their lines in memory; a process writes its log itself, and what was found of its output goes
+// behind that.
 fn write_log(progress: &NodeProgress<'_>, path: &Path) -> bool {
     let text = progress.log.lock().map(|l| l.clone()).unwrap_or_default();
     if path.exists() {
+        // The step's own lines are there whatever becomes of these.
+        let _ = if text.is_empty() { Ok(()) } else { append_lines(path, &text) };
         return true;
     }
     !text.is_empty() && crate::fsx::write_new(path, text.as_bytes(), 0o444).is_ok()
+}
+
+fn append_lines(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut log = std::fs::File::options().read(true).append(true).open(path)?;
+    let mut last = *b"\n";
+    if let Some(at) = log.metadata()?.len().checked_sub(1) {
+        log.read_exact_at(&mut last, at)?;
+    }
+    let gap = if last == *b"\n" { "" } else { "\n" };
+    log.write_all(format!("{gap}{text}").as_bytes())
 }
 
 fn attempt(
