@@ -8,6 +8,8 @@ use crate::kinds::{Checked, Report};
 
 /// Faults that a line for people shows; report.json holds all of them.
 const SHOWN: usize = 40;
+/// From so many on, the line says first how many there are.
+const COUNTED: usize = 10;
 
 /// Assertions in the order in which they were made, and facts.
 #[derive(Debug, Default)]
@@ -59,5 +61,6 @@ fn line(c: &Checked) -> String {
     let more = c.found.len().saturating_sub(SHOWN);
     let shown: Vec<&str> = c.found.iter().take(SHOWN).map(String::as_str).collect();
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    format!("{}: {}{more}", c.assertion, shown.join("; "))
+    let count = if c.found.len() < COUNTED { String::new() } else { format!("{} faults: ", c.found.len()) };
+    format!("{}: {count}{}{more}", c.assertion, shown.join("; "))
 }

@@ -83,6 +83,10 @@ fn a_finetune_without_its_head_is_told_its_fifteen_names() {
     assert_eq!(bad[0], "nothing of `base` is lost");
     assert_eq!(bad.len(), 16);
     assert_eq!(bad[1], "the tensor mtp.fc.weight is gone");
+    let ran = run(&Check, "names_kept = \"base\"", &[&model, &base]).unwrap();
+    assert!(
+        ran.report.notes[0].starts_with("nothing of `base` is lost: 15 faults: the tensor mtp.fc.weight is gone; ")
+    );
     assert!(failed("names_kept = { input = \"base\", drop = [\"mtp.*\"] }", &[&model, &base]).is_empty());
     let e = told(run(&Check, "names_kept = { input = \"base\", drop = [\"mpt.*\"] }", &[&model, &base]));
     assert!(e.starts_with("names_kept.drop: the pattern \"mpt.*\" matches none of"), "{e}");
