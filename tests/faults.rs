@@ -3,11 +3,13 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use common::{Project, store_check};
@@ -53,11 +55,10 @@ fn a_view_that_something_else_took_the_place_of_is_made_again() {
     let p = small();
     p.build();
     let view = p.node_path("copy");
-    type Spoil = fn(&Path);
     let spoils: [Spoil; 6] = [
         |v| fs::write(v, "a file").unwrap(),
-        |v| std::os::unix::fs::symlink("nowhere", v).unwrap(),
-        |v| std::os::unix::fs::symlink("/", v).unwrap(),
+        |v| symlink("nowhere", v).unwrap(),
+        |v| symlink("/", v).unwrap(),
         |v| fs::create_dir(v).unwrap(),
         |v| fs::create_dir_all(v.join("c.json/sub")).unwrap(),
         |_| (),
@@ -75,7 +76,7 @@ fn out_may_be_a_link_to_another_folder() {
     let p = small();
     let deep = p.holder().join("a/b/c");
     fs::create_dir_all(&deep).unwrap();
-    std::os::unix::fs::symlink(&deep, p.path("out")).unwrap();
+    symlink(&deep, p.path("out")).unwrap();
     p.build();
     assert!(p.path("out/copy/c.json").is_file());
 }
@@ -117,4 +118,147 @@ fn a_pin_that_is_set_while_a_build_runs_holds() {
     assert!(build.wait().unwrap().success(), "{rest}");
     let lock = p.read("graph.lock");
     assert!(lock.contains("node = \"quant-a\""), "{lock}");
+}
+
+type Spoil = fn(&Path);
+
+/// Every way in which a file of the store may be spoilt.
+const SPOILS: [(&str, Spoil); 7] = [
+    ("cut", |f| rewrite(f, |b| b.truncate(b.len() / 2))),
+    ("zeroed", |f| rewrite(f, |b| b.fill(0))),
+    ("flipped", |f| rewrite(f, |b| flip_last_digit(b))),
+    ("a folder", |f| {
+        fs::remove_file(f).unwrap();
+        fs::create_dir_all(f.join("sub")).unwrap();
+    }),
+    ("a link", |f| {
+        let copy = f.parent().unwrap().parent().unwrap().parent().unwrap().parent().unwrap().join("elsewhere");
+        let _ = fs::remove_file(&copy);
+        fs::rename(f, &copy).unwrap();
+        symlink(copy, f).unwrap();
+    }),
+    ("a dangling link", |f| {
+        fs::remove_file(f).unwrap();
+        symlink("/nowhere", f).unwrap();
+    }),
+    ("a pipe", |f| {
+        fs::remove_file(f).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, f, rustix::fs::FileType::Fifo, rustix::fs::Mode::from(0o644), 0).unwrap();
+    }),
+];
+
+fn rewrite(file: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(file).unwrap();
+    change(&mut bytes);
+    fs::remove_file(file).unwrap();
+    fs::write(file, bytes).unwrap();
+}
+
+// What still parses is the hardest to find out.
+fn flip_last_digit(bytes: &mut [u8]) {
+    let last = bytes.iter().rposition(u8::is_ascii_digit).unwrap_or(0);
+    bytes[last] ^= 1;
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    common::files(dir).keys().map(|f| dir.join(f)).collect()
+}
+
+const SEAT: &str = r#"
+[source]
+base = { checkpoint = "demo/base" }
+finetune = { checkpoint = "demo/finetune" }
+[node.graft]
+kind = "graft"
+inputs = { into = "finetune", from = "base" }
+tensors = ["mtp.*"]
+[node.seat-a]
+kind = "serve"
+inputs = { model = "graft" }
+image = "vllm/vllm-openai:v0.32.0"
+name = "a"
+args = ["--model", "/model", "--served-model-name", "a"]
+"#;
+
+fn seat() -> Project {
+    let p = Project::demo();
+    p.write("graph.toml", SEAT);
+    p
+}
+
+fn spoil_each(folder: &str, then: impl Fn(&Project, &str, &BTreeMap<String, String>)) {
+    for (how, spoil) in SPOILS {
+        let p = seat();
+        p.build();
+        let trees = p.trees();
+        for file in files_below(&p.path("store").join(folder)) {
+            spoil(&file);
+        }
+        then(&p, how, &trees);
+    }
+}
+
+#[test]
+fn a_spoilt_listing_is_damage_in_every_shape() {
+    spoil_each("trees", |p, how, _| {
+        for args in [&["build"][..], &["status"], &["path", "seat-a"]] {
+            let r = p.run(args);
+            assert_eq!(r.code, Some(3), "{how}: {args:?}: {}", r.stderr);
+            assert!(r.stderr.contains("store/trees/"), "{how}: {}", r.stderr);
+        }
+    });
+}
+
+#[test]
+fn spoilt_tensor_tables_and_refs_are_made_again_and_nothing_runs() {
+    for folder in ["tensors", "refs"] {
+        spoil_each(folder, |p, how, trees| {
+            let r = p.run(&["build", "--json", "--check-content"]);
+            assert_eq!(r.code, Some(0), "{folder} {how}: {}", r.stderr);
+            assert_eq!(r.nodes("built"), [""; 0], "{folder} {how}");
+            assert_eq!(&p.trees(), trees, "{folder} {how}");
+            store_check::check(&p.path("store"));
+        });
+    }
+}
+
+#[test]
+fn a_tensor_table_with_a_wrong_digit_is_never_believed() {
+    let p = seat();
+    p.build();
+    let trees = p.trees();
+    for file in files_below(&p.path("store/tensors")) {
+        rewrite(&file, |b| {
+            let digit = b.windows(3).position(|w| w == b"b3:").unwrap() + 3;
+            b[digit] = if b[digit] == b'0' { b'1' } else { b'0' };
+        });
+    }
+    fs::remove_dir_all(p.path("store/runs")).unwrap();
+    p.build();
+    assert_eq!(p.trees(), trees);
+}
+
+#[test]
+fn spoilt_blobs_are_set_aside_and_built_again_also_those_that_a_seat_has_of_a_source() {
+    spoil_each("blobs", |p, how, trees| {
+        let r = p.run(&["build", "--json"]);
+        assert_eq!(r.code, Some(0), "{how}: {}", r.stderr);
+        assert!(r.nodes("built").contains(&"seat-a".to_owned()), "{how}");
+        assert_eq!(&p.trees(), trees, "{how}");
+        assert_eq!(p.built(), [""; 0], "{how}");
+        assert_eq!(p.run(&["path", "seat-a"]).code, Some(0));
+        store_check::check(&p.path("store"));
+    });
+}
+
+#[test]
+fn the_blob_of_a_source_that_a_seat_brought_into_the_store_is_brought_in_again() {
+    let p = seat();
+    p.build();
+    let trees = p.trees();
+    let blob = graftwerk::digest::Digest::of(p.read("demo/finetune/tokenizer_config.json").as_bytes()).hex();
+    fs::remove_file(p.path(&format!("store/blobs/{}/{}", &blob[..2], &blob[2..]))).unwrap();
+    assert_eq!(p.built(), ["seat-a"]);
+    assert_eq!(p.trees(), trees);
+    assert_eq!(p.built(), [""; 0]);
 }

@@ -12,7 +12,7 @@ use crate::model::tree::Tree;
 use crate::plan::prepare::{Prepared, step_error};
 use crate::plan::reason::Reason;
 use crate::store::roots::Roots;
-use crate::store::{Presence, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 /// Finds the executables of the host that a process step needs. The executor provides it.
 pub trait HostTools: Send + Sync {
@@ -372,7 +372,10 @@ impl<'a> Machine<'a> {
                 return Ok(());
             }
             missing = match listing {
-                Some(tree) => self.missing(&tree, self.nodes[id].spec.kind.closed())?,
+                Some(tree) => {
+                    let lacking = self.setting.store.lacking(&tree, self.nodes[id].spec.kind.closed())?;
+                    lacking.iter().map(ToString::to_string).collect()
+                }
                 None => vec!["its listing".to_owned()],
             };
             if missing.is_empty() {
@@ -399,19 +402,6 @@ impl<'a> Machine<'a> {
             self.enter(id, State::Needed);
         }
         Ok(())
-    }
-
-    fn missing(&self, tree: &Tree, closed: bool) -> Outcome<Vec<String>> {
-        let store = &self.setting.store;
-        let mut missing: Vec<String> = store.absent(tree)?.iter().map(ToString::to_string).collect();
-        if closed && missing.is_empty() {
-            for (path, blob, _, exec) in tree.files() {
-                if !matches!(store.presence(blob, exec)?, Presence::Stored(_)) {
-                    missing.push(path.to_string());
-                }
-            }
-        }
-        Ok(missing)
     }
 }
 

@@ -203,7 +203,7 @@ fn made_meanwhile(context: &Context, job: &Job) -> Result<Option<RunRecord>, Sto
     let Some(run) = context.store.realisation(job.recipe.id, job.at_least, job.pinned)? else { return Ok(None) };
     let Some(tree) = run.tree() else { return Ok(None) };
     let Some(tree) = context.store.tree(tree)? else { return Ok(None) };
-    Ok(context.store.absent(&tree)?.is_empty().then_some(run))
+    Ok(context.store.lacking(&tree, job.spec.kind.closed())?.is_empty().then_some(run))
 }
 
 fn blank_record(job: &Job, outcome: Outcome, isolation: Isolation, started: &str, begun: Instant) -> RunRecord {

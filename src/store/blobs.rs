@@ -116,10 +116,16 @@ impl Store {
 
     /// The paths of a tree whose bytes are nowhere. Looks at every file, by all cores.
     pub fn absent(&self, tree: &Tree) -> Result<Vec<RelPath>> {
+        self.lacking(tree, false)
+    }
+
+    /// As [`Store::absent`]; of a closed tree also those that are only referenced.
+    pub fn lacking(&self, tree: &Tree, closed: bool) -> Result<Vec<RelPath>> {
         let files: Vec<_> = tree.files().collect();
         let look = |(path, blob, _, exec): &(&RelPath, BlobId, u64, bool)| -> Result<Option<RelPath>> {
             Ok(match self.presence_once(*blob, *exec)? {
                 Presence::Absent => Some((*path).clone()),
+                Presence::Referenced(_) if closed => Some((*path).clone()),
                 _ => None,
             })
         };

@@ -247,7 +247,7 @@ impl Store {
 
 fn check_version(dir: &Path) -> Result<()> {
     let path = dir.join("VERSION");
-    match fsx::read_optional(&path)? {
+    match objects::read_plain(&path)? {
         Some(text) if text == VERSION.as_bytes() => return Ok(()),
         Some(text) => {
             let found = String::from_utf8_lossy(&text[..text.len().min(60)]).trim_end().to_owned();
@@ -263,7 +263,7 @@ fn check_version(dir: &Path) -> Result<()> {
     };
     if let Some(other) = names.iter().find(|n| !neutral(n)) {
         // A store being made by another process has its VERSION first of all.
-        if fsx::read_optional(&path)?.is_some() {
+        if objects::read_plain(&path)?.is_some() {
             return check_version(dir);
         }
         let what = format!("it has no VERSION, but holds {}", other.to_string_lossy());

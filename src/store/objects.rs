@@ -28,15 +28,16 @@ impl Objects {
 
     fn put(&self, folder: &str, name: &Digest, text: &str, commit: &mut Commit) -> Result<()> {
         let path = sharded(&self.store.join(folder), name);
-        if path.exists() {
-            return Ok(());
+        match read_plain(&path)? {
+            None => commit.place_text(&path, text.as_bytes()),
+            Some(there) if there == text.as_bytes() => Ok(()),
+            Some(_) => Err(StoreError::Damaged { path, what: "is not what its name says".to_owned() }),
         }
-        commit.place_text(&path, text.as_bytes())
     }
 
     fn get(&self, folder: &str, name: &Digest) -> Result<Option<(PathBuf, String)>> {
         let path = sharded(&self.store.join(folder), name);
-        let Some(bytes) = fsx::read_optional(&path)? else { return Ok(None) };
+        let Some(bytes) = read_plain(&path)? else { return Ok(None) };
         match String::from_utf8(bytes) {
             Ok(text) => Ok(Some((path, text))),
             Err(_) => Err(StoreError::Damaged { path, what: "is no UTF-8 text".to_owned() }),
@@ -78,18 +79,48 @@ impl Objects {
 
     /// Keeps the tensor table of a blob.
     pub(crate) fn put_table(&self, blob: BlobId, table: &TensorTable, commit: &mut Commit) -> Result<()> {
-        self.put("tensors", &blob.0, &table.to_text(), commit)
+        let text = table.to_text();
+        let sum = Digest::of(text.as_bytes());
+        if self.table(blob)?.as_ref() == Some(table) {
+            return Ok(());
+        }
+        self.put("tensors", &blob.0, &format!("{text}{SUM}{sum}\n"), commit)
     }
 
     /// The tensor table of a blob. A damaged one reads as absent, since it is made again from its blob.
     pub(crate) fn table(&self, blob: BlobId) -> Result<Option<TensorTable>> {
-        let Some((path, text)) = self.get("tensors", &blob.0)? else { return Ok(None) };
-        match TensorTable::parse(&text) {
-            Ok(t) => Ok(Some(t)),
-            Err(_) => {
-                fsx::remove_file(&path)?;
-                Ok(None)
-            }
+        let path = sharded(&self.store.join("tensors"), &blob.0);
+        let table = match read_plain(&path) {
+            Ok(None) => return Ok(None),
+            Ok(Some(bytes)) => String::from_utf8(bytes).ok().as_deref().and_then(summed_table),
+            Err(StoreError::Damaged { .. }) => None,
+            Err(e) => return Err(e),
+        };
+        if table.is_none() {
+            fsx::remove_tree(&path)?;
         }
+        Ok(table)
+    }
+}
+
+// Its name is not its digest, so the text carries that itself, as its last line.
+const SUM: &str = "sum ";
+
+fn summed_table(text: &str) -> Option<TensorTable> {
+    let (text, sum) = text.strip_suffix('\n')?.rsplit_once(SUM)?;
+    if Digest::of(text.as_bytes()).to_string() != sum {
+        return None;
+    }
+    TensorTable::parse(text).ok()
+}
+
+/// Reads a plain file of the store; `None` where there is none. Errors: Damaged where something else than a file is in
+/// its place. A pipe would keep us waiting for ever, and what a link leads to is not ours.
+pub(crate) fn read_plain(path: &Path) -> Result<Option<Vec<u8>>> {
+    match std::fs::symlink_metadata(path) {
+        Ok(m) if m.is_file() => Ok(fsx::read_optional(path)?),
+        Ok(_) => Err(StoreError::Damaged { path: path.to_owned(), what: "is no regular file".to_owned() }),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(fsx::at("look at", path)(e).into()),
     }
 }

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::{BlobId, Digest};
 use crate::fsx::{self, FileStat, at};
-use crate::store::error::Result;
+use crate::store::error::{Result, StoreError};
+use crate::store::objects::read_plain;
 
 /// One place of a blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +72,10 @@ impl Refs {
 
     // A damaged ref is no damage of the store: the source is looked at and hashed again.
     fn load(&self, blob: BlobId) -> Result<Places> {
-        let bytes = fsx::read_optional(&self.file(blob))?;
+        let bytes = match read_plain(&self.file(blob)) {
+            Err(StoreError::Damaged { .. }) => None,
+            read => read?,
+        };
         Ok(bytes.and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default())
     }
 
@@ -97,6 +101,9 @@ impl Refs {
         // Not flushed: a lost ref is found again by hashing its source.
         let temp = crate::store::commit::Commit::new(self.tmp.clone()).temp_path();
         fsx::write_new(&temp, &text, 0o644)?;
+        if std::fs::symlink_metadata(&file).is_ok_and(|m| m.is_dir()) {
+            fsx::remove_tree(&file)?;
+        }
         fsx::rename_over(&temp, &file)?;
         Ok(())
     }

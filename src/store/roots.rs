@@ -10,6 +10,7 @@ use crate::digest::{Digest, RecipeId, TreeId};
 use crate::fsx;
 use crate::store::Store;
 use crate::store::error::{Result, StoreError};
+use crate::store::objects::read_plain;
 
 /// How many realisations of a node are kept.
 pub const KEEP: usize = 5;
@@ -85,7 +86,7 @@ impl Store {
     /// What was kept for this graph file (absolute path). Errors: Damaged; never read as empty.
     pub fn roots(&self, graph: &Path) -> Result<Roots> {
         let path = self.roots_path(graph);
-        match fsx::read_optional(&path)? {
+        match read_plain(&path)? {
             None => Ok(Roots::default()),
             Some(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|e| StoreError::Damaged { path, what: format!("does not read: {e}") }),
@@ -97,7 +98,7 @@ impl Store {
         let path = self.roots_path(graph);
         let mut text = serde_json::to_vec_pretty(roots).map_err(|e| fsx::at("write", &path)(e.into()))?;
         text.push(b'\n');
-        if fsx::read_optional(&path)?.as_deref() != Some(&text) {
+        if read_plain(&path)?.as_deref() != Some(&text) {
             fsx::replace_file(&path, &text, self.temp_dir())?;
         }
         Ok(())

@@ -6,6 +6,7 @@ use crate::digest::RecipeId;
 use crate::fsx::{self, Placed};
 use crate::model::run::{Isolation, RunRecord};
 use crate::store::error::{Result, StoreError};
+use crate::store::objects::read_plain;
 
 /// The folder `runs/`.
 pub(crate) struct Runs {
@@ -30,7 +31,7 @@ impl Runs {
                 continue;
             }
             let path = dir.join(&name);
-            let Some(bytes) = fsx::read_optional(&path)? else { continue };
+            let Some(bytes) = read_plain(&path)? else { continue };
             let run: RunRecord = serde_json::from_slice(&bytes)
                 .map_err(|e| StoreError::Damaged { path: path.clone(), what: format!("is no record of a run: {e}") })?;
             if run.recipe != recipe {

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! One line a key of `__metadata__` in the order of the file (`metadata -` where there is none), one line a tensor:
-//! type, shape, begin and end in the data section, digest, quoted name.
+//! type, shape, begin and end in the data section, digest, quoted name. (The store adds a line with its digest.)
 
 use std::fmt::Write as _;
 
