@@ -158,6 +158,7 @@ impl Project {
                 }
             }
         }
+        self.store.flush_scanned()?;
         Ok(sources)
     }
 

@@ -35,7 +35,7 @@ mod views;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use blobs::Presence;
 pub use error::{Result, StoreError};
@@ -66,6 +66,8 @@ pub struct Store {
     // Blobs that this process has found to be right: looked at once a session.
     right: Mutex<HashSet<(BlobId, bool)>>,
     notes: Mutex<Vec<String>>,
+    // Listings of sources that were placed and are not flushed yet.
+    scanned: Mutex<Commit>,
 }
 
 /// A folder in `tmp/` that belongs to this process and goes with it.
@@ -100,7 +102,9 @@ impl Store {
         let project = dir.parent().map_or_else(|| dir.clone(), Path::to_owned);
         let refs = refs::Refs::new(dir.join("refs"), project, session.dir.clone());
         let index = index::Index::open(&dir.join("index"), &dir.join("locks/index"), || refs.known());
+        let scanned = Mutex::new(Commit::new(session.dir.clone()));
         Ok(Arc::new(Self {
+            scanned,
             objects: objects::Objects::new(dir.clone()),
             runs: runs::Runs::new(dir.join("runs")),
             session,
@@ -136,6 +140,11 @@ impl Store {
     /// The folder of such names.
     pub fn temp_dir(&self) -> &Path {
         &self.session.dir
+    }
+
+    /// Makes the listings of all sources durable that were [scanned](Self::scan): before anything names them.
+    pub fn flush_scanned(&self) -> Result<()> {
+        self.scanned.lock().unwrap_or_else(PoisonError::into_inner).flush()
     }
 
     /// Keeps a listing, durably.

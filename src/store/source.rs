@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
@@ -79,7 +80,8 @@ struct Found {
 
 impl Store {
     /// Looks at a source and hashes what the stat cache does not know, by all cores. Errors: Source with the place
-    /// and what to do; SourceChanged where a file changed while it was read, and then nothing of it is recorded.
+    /// and what to do; SourceChanged where a file changed while it was read, and then nothing of it is recorded. Its
+    /// listing is durable only after [`flush_scanned`](Self::flush_scanned).
     pub fn scan(&self, path: &Path, form: SourceForm, options: &ScanOptions<'_>) -> Result<Scanned> {
         let (found, empty_dirs) =
             if form.is_file() { (vec![look_at_file(path)?], Vec::new()) } else { walk(path, options.hides)? };
@@ -97,9 +99,8 @@ impl Store {
         if form == SourceForm::Checkpoint {
             notes = self.check_checkpoint(path, &tree)?;
         }
-        let mut commit = self.commit();
-        let id = self.objects.put_tree(&tree, &mut commit)?;
-        commit.flush()?;
+        // Flushed with those of the other sources: thousands of them are one group.
+        let id = self.objects.put_tree(&tree, &mut self.scanned.lock().unwrap_or_else(PoisonError::into_inner))?;
         let hashed_bytes = found.iter().zip(&blobs).filter(|(_, (_, fresh))| *fresh).map(|(f, _)| f.stat.size).sum();
         Ok(Scanned { tree, id, hashed_bytes, notes })
     }
