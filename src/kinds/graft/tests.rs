@@ -80,6 +80,17 @@ fn the_demo_graft_is_the_recorded_one_and_copies_nothing_but_the_head() {
 }
 
 #[test]
+fn a_replacement_of_another_type_or_shape_is_told_with_both() {
+    let (into, _a) = made("into", &[("model.safetensors", &pt(&[one("a", 1.0), one("b", 2.0)]))]);
+    let from = [Made::f32("a", &[1, 1], &[1.0]), Made::new("b", "F16", &[1], &[0, 0])];
+    let (from, _b) = made("from", &[("model.safetensors", &pt(&from))]);
+    let ran = run(&Graft, "tensors = [\"*\"]", &[&into, &from]).unwrap();
+    let told = ["a was F32 [1] and is F32 [1, 1]", "b was F32 [1] and is F16 [1]"];
+    assert_eq!(ran.report.facts["reshaped"], json!(told));
+    assert!(ran.report.notes.contains(&format!("replaced by another type or shape: {}", told.join(", "))));
+}
+
+#[test]
 fn of_a_replaced_tensor_exactly_one_copy_is_left() {
     let (into, _a) = made(
         "into",

@@ -17,17 +17,30 @@ pub struct Sorted<'c> {
     pub replaced: BTreeSet<&'c str>,
     /// `into` has the very same.
     pub unchanged: BTreeSet<&'c str>,
+    // Of the replaced ones those of another type or shape, with both.
+    reshaped: Vec<String>,
 }
 
 impl<'c> Sorted<'c> {
     /// Holds the chosen tensors against those of `into`.
     pub fn new(chosen: &'c Choice<'_>, into: &Checkpoint) -> Self {
-        let mut out = Self { added: BTreeSet::new(), replaced: BTreeSet::new(), unchanged: BTreeSet::new() };
+        let mut out = Self {
+            added: BTreeSet::new(),
+            replaced: BTreeSet::new(),
+            unchanged: BTreeSet::new(),
+            reshaped: Vec::new(),
+        };
         for (name, c) in chosen {
             let set = match into.get(name).map(|(_, e)| e) {
                 None => &mut out.added,
                 Some(e) if e.same_content(c.entry) => &mut out.unchanged,
-                Some(_) => &mut out.replaced,
+                Some(e) => {
+                    let (was, is) = ((e.dtype, &e.shape), (c.entry.dtype, &c.entry.shape));
+                    if was != is {
+                        out.reshaped.push(format!("{name} was {} {:?} and is {} {:?}", was.0, was.1, is.0, is.1));
+                    }
+                    &mut out.replaced
+                }
             };
             set.insert(name.as_str());
         }
@@ -41,7 +54,7 @@ impl<'c> Sorted<'c> {
 
     /// Numbers and names, for the record.
     pub fn tell(&self, report: &mut Report) {
-        let Self { added, replaced, unchanged } = self;
+        let Self { added, replaced, unchanged, reshaped } = self;
         report.notes.push(format!(
             "{} tensors taken: {} added, {} replaced, {} there already with the same bytes",
             added.len() + replaced.len() + unchanged.len(),
@@ -49,6 +62,10 @@ impl<'c> Sorted<'c> {
             replaced.len(),
             unchanged.len()
         ));
+        if !reshaped.is_empty() {
+            report.notes.push(format!("replaced by another type or shape: {}", few(reshaped)));
+            report.facts.insert("reshaped".to_owned(), json!(reshaped));
+        }
         for (key, names) in [("added", added), ("replaced", replaced), ("unchanged", unchanged)] {
             report.facts.insert(key.to_owned(), json!(names));
         }
