@@ -101,6 +101,8 @@ pub struct Job {
     pub inputs: BTreeMap<String, Input>,
     /// How it is run.
     pub action: Action,
+    /// The host's executables that its recipe covers: path inside → digest.
+    pub tools: BTreeMap<String, Digest>,
     /// The least isolation with which a realisation counts.
     pub at_least: Isolation,
     /// Why it runs.
@@ -199,6 +201,7 @@ impl<'a> Machine<'a> {
             recipe: p.recipe,
             inputs: p.inputs,
             action: p.action,
+            tools: p.ingredients.tools,
             at_least: p.at_least,
             reasons: node.reasons.clone(),
         })

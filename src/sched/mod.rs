@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 pub use event::{End, Event, Events};
 pub use process::HostProcesses;
 
-use crate::digest::RecipeId;
+use crate::digest::{Digest, RecipeId};
 use crate::kinds::{Input, ProcessStep};
 use crate::model::run::Isolation;
 use crate::plan::Machine;
@@ -30,6 +30,8 @@ pub struct ProcessRequest<'a> {
     pub step: &'a ProcessStep,
     /// Its inputs by alias.
     pub inputs: &'a BTreeMap<String, Input>,
+    /// The host's executables that its recipe covers: path inside → digest.
+    pub tools: &'a BTreeMap<String, Digest>,
     /// The empty folder that becomes `/out`.
     pub out: &'a Path,
     /// A folder for whatever else the executor needs; gone afterwards.

@@ -53,6 +53,12 @@ impl Processes for HostProcesses {
     fn run(&self, request: &ProcessRequest<'_>) -> Result<Isolation, ProcessFailure> {
         let isolation = if self.unsandboxed { Isolation::None } else { Isolation::Namespaces };
         let tools = self.tools(request.step, request.inputs).map_err(|e| failed(e.to_string(), e.hint()))?;
+        // Time has passed since the recipe was made: an upgrade of the host in between must not run under its name.
+        let now = tools.fields();
+        if let Some((path, _)) = now.iter().find(|(path, digest)| request.tools.get(*path) != Some(*digest)) {
+            let hint = "build again: the step then has the recipe of what is installed now".to_owned();
+            return Err(failed(format!("{path} of the host changed since the build began"), Some(hint)));
+        }
         let places =
             Places { out: request.out.to_owned(), scratch: request.scratch.join("box"), log: request.log.to_owned() };
         crate::fsx::create_dir(&places.scratch).map_err(|e| ProcessFailure::Store(e.into()))?;

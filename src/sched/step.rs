@@ -361,6 +361,7 @@ fn run_process(
     let request = super::ProcessRequest {
         step: process,
         inputs: &job.inputs,
+        tools: &job.tools,
         out: out_dir,
         scratch,
         log,
