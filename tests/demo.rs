@@ -80,7 +80,13 @@ fn an_edited_chat_template_costs_no_graft_no_quant_and_no_splice() {
     p.build();
     let text = p.read("demo/terse.jinja");
     p.write("demo/terse.jinja", text + "\n");
+    let planned = p.run(&["plan", "--json"]).step("finetune-b")["reasons"][0]["text"].clone();
     assert_eq!(p.built(), ["check-b", "finetune-b", "model-b", "seat-b"]);
+    // `why` says afterwards what `plan` said before: old value, new value, and which file.
+    let why = p.run(&["why", "finetune-b", "--json"]).json();
+    assert_eq!(why["last_reasons"][0]["text"], planned);
+    let why = p.run(&["why", "model-b", "--json"]).json();
+    assert_eq!(why["last_reasons"][0]["files"], serde_json::json!(["~chat_template.jinja"]));
 }
 
 #[test]

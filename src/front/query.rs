@@ -17,6 +17,7 @@ use crate::graph::select::find;
 use crate::model::recipe::explain_texts;
 use crate::model::run::RunRecord;
 use crate::model::tree::Tree;
+use crate::plan::explain::changed;
 use crate::plan::machine::NodeReport;
 use crate::plan::{Reason, State};
 use crate::sched::Events;
@@ -167,7 +168,8 @@ impl Project {
                 what: e.to_string(),
             };
             let changes = explain_texts(&old, &new).map_err(damaged)?;
-            last_reasons = changes.into_iter().map(|change| Reason::Changed { change, files: Vec::new() }).collect();
+            let told = changes.into_iter().map(|change| changed(&self.store, change));
+            last_reasons = told.collect::<std::result::Result<_, StoreError>>()?;
         }
         let last = match (rest.run(), list.first()) {
             (Some(run), _) => Some(run.clone()),

@@ -7,7 +7,7 @@ use crate::model::tree::{Entry, Tree};
 use crate::plan::machine::{Machine, Outcome};
 use crate::plan::prepare::Prepared;
 use crate::plan::reason::Reason;
-use crate::store::StoreError;
+use crate::store::{Store, StoreError};
 
 impl Machine<'_> {
     pub(super) fn reasons(
@@ -45,8 +45,7 @@ impl Machine<'_> {
                 what: format!("has {} in no readable form: {e}", root.recipe),
             })?;
             for change in changes {
-                let files = if change.field.class == Class::Input { self.file_changes(&change)? } else { Vec::new() };
-                reasons.push(Reason::Changed { change, files });
+                reasons.push(changed(store, change)?);
             }
         }
         if let Some(last) = runs.last()
@@ -59,18 +58,22 @@ impl Machine<'_> {
         }
         Ok(reasons)
     }
+}
 
-    fn file_changes(&self, change: &Change) -> Outcome<Vec<String>> {
-        let load = |text: &Option<String>| -> Outcome<Option<Tree>> {
-            let id = text.as_deref().and_then(|t| t.strip_prefix("tree ")).and_then(|t| t.parse::<TreeId>().ok());
-            match id {
-                Some(id) => self.setting.store.tree(id),
-                None => Ok(None),
-            }
-        };
-        let (Some(old), Some(new)) = (load(&change.old)?, load(&change.new)?) else { return Ok(Vec::new()) };
-        Ok(tree_changes(&old, &new))
-    }
+/// A changed field as a reason, with the files that differ where it is an input. Errors: a damaged listing.
+pub(crate) fn changed(store: &Store, change: Change) -> Outcome<Reason> {
+    let load = |text: &Option<String>| -> Outcome<Option<Tree>> {
+        let id = text.as_deref().and_then(|t| t.strip_prefix("tree ")).and_then(|t| t.parse::<TreeId>().ok());
+        id.map_or(Ok(None), |id| store.tree(id))
+    };
+    let files = if change.field.class == Class::Input
+        && let (Some(old), Some(new)) = (load(&change.old)?, load(&change.new)?)
+    {
+        tree_changes(&old, &new)
+    } else {
+        Vec::new()
+    };
+    Ok(Reason::Changed { change, files })
 }
 
 /// The paths in which two trees differ: `+` added, `-` removed, `~` changed.

@@ -14,7 +14,7 @@
 //!  above failed: Skipped      gate failed: Blocked
 //! ```
 
-mod explain;
+pub(crate) mod explain;
 pub mod machine;
 mod prepare;
 pub mod reason;
