@@ -296,3 +296,28 @@ fn a_step_without_isolation_that_writes_into_its_input_is_caught_and_the_input_i
     assert_eq!(again.nodes("built"), ["first"]);
     store_check::check(&p.path("store"));
 }
+
+#[test]
+fn a_program_of_the_host_that_changes_during_the_build_does_not_run_under_the_old_recipe() {
+    let p = Project::new("");
+    // Not below /tmp: the step has one of its own.
+    let host = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tool = host.path().join("tool");
+    fs::write(&tool, "#!/bin/sh\necho one > /out/x\n").unwrap();
+    fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    p.write(
+        "graph.toml",
+        format!(
+            "{SCRIPTS}{}[node.z]\nkind = \"run\"\nargv = [\"{}\"]\n",
+            script("a", "", "tools = [\"sleep\"]"),
+            tool.display()
+        ),
+    );
+    p.write("scripts/a.sh", "sleep 2\necho a > /out/a\n");
+    let mut build = start(&p, &["build", "-j1", "--keep-going"], "a");
+    fs::write(&tool, "#!/bin/sh\necho two > /out/x\n").unwrap();
+    assert_eq!(build.wait().unwrap().code(), Some(1));
+    assert_eq!(p.run(&["path", "z"]).code, Some(1));
+    assert_eq!(p.built(), ["z"]);
+    assert_eq!(fs::read_to_string(p.node_path("z").join("x")).unwrap(), "two\n");
+}
