@@ -5,6 +5,8 @@
 
 mod config;
 mod findings;
+#[cfg(test)]
+mod lineage_tests;
 mod metrics;
 mod model;
 mod rows;
