@@ -68,12 +68,24 @@ impl Ran {
             .unwrap_or_else(|e| panic!("no JSON ({e}), exit {:?}:\n{}\n{}", self.code, self.stdout, self.stderr))
     }
 
-    /// Node → action, of `build` and `plan`.
+    /// Node → action, of `build` and `plan`. Where several nodes have one recipe, whichever came first runs it and the
+    /// others find it done: which one that was is the clock's affair, so here it is always the first of them.
     pub fn actions(&self) -> BTreeMap<String, String> {
         let json = self.json();
         let steps = json["steps"].as_array().unwrap_or_else(|| panic!("no steps: {json:#}"));
         let text = |v: &Value| v.as_str().unwrap().to_owned();
-        steps.iter().map(|s| (text(&s["node"]), text(&s["action"]))).collect()
+        let mut actions: BTreeMap<String, String> =
+            steps.iter().map(|s| (text(&s["node"]), text(&s["action"]))).collect();
+        let mut first_of: BTreeMap<String, String> = BTreeMap::new();
+        for s in steps.iter().filter(|s| s["recipe"].is_string()) {
+            let (node, recipe) = (text(&s["node"]), text(&s["recipe"]));
+            let first = first_of.entry(recipe).or_insert_with(|| node.clone()).clone();
+            if s["action"] == "built" && first != node && actions[&first] == "fresh" {
+                actions.insert(first, "built".to_owned());
+                actions.insert(node, "fresh".to_owned());
+            }
+        }
+        actions
     }
 
     /// The nodes with this action, sorted.
