@@ -262,3 +262,48 @@ fn the_blob_of_a_source_that_a_seat_brought_into_the_store_is_brought_in_again()
     assert_eq!(p.trees(), trees);
     assert_eq!(p.built(), [""; 0]);
 }
+
+const RANDOM: &str = r#"
+[source]
+s = { folder = "s" }
+[node.draw]
+kind = "run"
+inputs = { s = "s" }
+argv = ["sh", "{in.s}/draw.sh"]
+tools = ["head", "od"]
+"#;
+
+#[test]
+fn a_pinned_tree_that_is_lost_and_can_not_be_made_again_is_not_replaced_by_another() {
+    let p = Project::new(RANDOM);
+    p.write("s/draw.sh", "head -c 16 /dev/urandom | od -An -tx1 > /out/r\n");
+    assert_eq!(p.built(), ["draw"]);
+    assert_eq!(p.run(&["pin", "draw"]).code, Some(0));
+    let first = p.trees();
+    let drawn = p.read("out/draw/r");
+    let blob = graftwerk::digest::Digest::of(drawn.as_bytes()).hex();
+    let stored = p.path(&format!("store/blobs/{}/{}", &blob[..2], &blob[2..]));
+    fs::remove_file(&stored).unwrap();
+    let r = p.run(&["build", "--json"]);
+    assert_eq!((r.code, r.step("draw")["action"].as_str()), (Some(1), Some("failed")), "{}", r.stderr);
+    assert!(r.stderr.contains("pinned to b3:") && r.stderr.contains("graftwerk pin draw"), "{}", r.stderr);
+    // Brought back, it is used again; nothing was overwritten by the attempt.
+    fs::write(&stored, &drawn).unwrap();
+    assert_eq!(p.built(), [""; 0]);
+    assert_eq!(p.trees(), first);
+    assert_eq!(p.read("out/draw/r"), drawn);
+}
+
+#[test]
+fn nodes_with_one_recipe_that_fails_run_it_once_however_many_jobs_there_are() {
+    for jobs in ["1", "8"] {
+        let node = |n: &str| RANDOM.split_once("[node.draw]").unwrap().1.to_owned() + &format!("# {n}\n");
+        let graph = RANDOM.to_owned() + "[node.again]" + &node("a") + "[node.once-more]" + &node("b");
+        let p = Project::new(&graph);
+        p.write("s/draw.sh", "exit 3\n");
+        let r = p.run(&["build", "--json", "--keep-going", "-j", jobs]);
+        assert_eq!((r.code, r.nodes("failed").len()), (Some(1), 3), "{}", r.stderr);
+        let runs = fs::read_dir(p.path("store/runs")).unwrap().next().unwrap().unwrap().path();
+        assert_eq!(fs::read_dir(runs).unwrap().count(), 1, "with {jobs} jobs");
+    }
+}

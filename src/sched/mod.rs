@@ -110,6 +110,8 @@ pub async fn run(
     let mut running: JoinSet<(usize, RecipeId, f64, StepEnd)> = JoinSet::new();
     // Nodes that have a recipe which is being run already: they look again when it has ended.
     let mut same: HashMap<RecipeId, Vec<usize>> = HashMap::new();
+    // Whoever comes later with a recipe that made nothing would only fail the same way.
+    let mut failures: HashMap<RecipeId, (String, Option<String>)> = HashMap::new();
     let mut failed = false;
     let mut broken = None;
     loop {
@@ -119,6 +121,10 @@ pub async fn run(
             && (!failed || options.keep_going)
         {
             let Some(job) = machine.next_job() else { break };
+            if let Some((error, hint)) = failures.get(&job.recipe.id).cloned() {
+                machine.failed(job.id, error, hint)?;
+                continue;
+            }
             if let Some(waiting) = same.get_mut(&job.recipe.id) {
                 waiting.push(job.id);
                 continue;
@@ -147,7 +153,7 @@ pub async fn run(
             StepEnd::Reused(run) => machine.succeeded(id, run, false)?,
             StepEnd::Failed { error, hint } => {
                 failed = true;
-                // Whoever waits for the same recipe would only fail the same way.
+                failures.insert(recipe, (error.clone(), hint.clone()));
                 for waiting in same.remove(&recipe).unwrap_or_default() {
                     machine.failed(waiting, error.clone(), hint.clone())?;
                 }

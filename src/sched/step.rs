@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use crate::digest::TreeId;
 use crate::fsx::lock::host_name;
 use crate::kinds::{Action, Input, Output, OutputEntry, ProcessStep, Progress, Report, Step, StepError};
 use crate::model::run::{Isolation, Outcome, RunRecord};
@@ -163,6 +164,9 @@ pub(crate) fn execute(context: &Context, job: &Job) -> StepEnd {
             made.record.seconds = begun.elapsed().as_secs_f64();
             let verdict = made.record.verdict();
             match context.store.record(made.record) {
+                Ok(run) if job.pinned.is_some_and(|pin| run.tree() != Some(pin)) => {
+                    fail(context, &finish, Stop::Failure(not_the_pinned(job, &run)), None)
+                }
                 Ok(run) => {
                     finish(End::Built { written_bytes: made.written_bytes, verdict, notes: made.notes });
                     StepEnd::Built(run)
@@ -195,6 +199,19 @@ fn fail(_context: &Context, finish: &dyn Fn(End), stop: Stop, log: Option<PathBu
             finish(End::Failed { error: f.error.clone(), hint: f.hint.clone(), tail: f.tail, log });
             StepEnd::Failed { error: f.error, hint: f.hint }
         }
+    }
+}
+
+// It stays recorded, so that it can be pinned in its turn; but nobody gets another tree than the one that is asked for.
+fn not_the_pinned(job: &Job, run: &RunRecord) -> Failure {
+    let short = |t: Option<TreeId>| t.map_or_else(|| "nothing".to_owned(), |t| t.short());
+    let (pinned, made, node) = (short(job.pinned), short(run.tree()), &job.node);
+    Failure {
+        error: format!("it is pinned to {pinned}, which is not there any more, and running it again made {made}"),
+        hint: Some(format!(
+            "`graftwerk pin {node} {made}` takes the new one, `graftwerk pin {node} --remove` the earliest that is there"
+        )),
+        tail: Vec::new(),
     }
 }
 
