@@ -76,7 +76,7 @@ fn kill_and_go_on(at: u64, trees: &std::collections::BTreeMap<String, String>) -
     store_check::check(&p.path("store"));
     let left: Vec<_> = fs::read_dir(p.path("store/tmp")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.is_empty(), "after kill@{at} {left:?} is left in tmp/");
-    let mut folders = vec![p.dir.clone(), p.path("out"), p.path("store/roots")];
+    let mut folders = vec![p.dir.clone(), p.path("out"), p.path("store"), p.path("store/roots")];
     folders.extend(fs::read_dir(p.path("store/refs")).unwrap().map(|e| e.unwrap().path()));
     for entry in folders.iter().flat_map(|f| fs::read_dir(f).unwrap()) {
         let name = entry.unwrap().file_name().into_string().unwrap();

@@ -97,6 +97,7 @@ impl Store {
                 fsx::create_dir_all(&d)?;
             }
         }
+        sweep_beginnings(&dir);
         sweep(&dir.join("tmp"));
         let session = open_session(&dir.join("tmp"))?;
         let project = dir.parent().map_or_else(|| dir.clone(), Path::to_owned);
@@ -278,8 +279,11 @@ fn check_version(dir: &Path) -> Result<()> {
         let what = format!("it has no VERSION, but holds {}", other.to_string_lossy());
         return Err(StoreError::NotAStore { path: dir.to_owned(), what });
     }
-    fsx::replace_file(&path, VERSION.as_bytes(), dir)?;
-    Ok(())
+    match fsx::replace_file(&path, VERSION.as_bytes(), dir) {
+        // Another process was first, and has swept ours away.
+        Err(_) if objects::read_plain(&path)?.as_deref() == Some(VERSION.as_bytes()) => Ok(()),
+        written => Ok(written?),
+    }
 }
 
 fn open_session(tmp: &Path) -> Result<Session> {
@@ -293,6 +297,15 @@ fn open_session(tmp: &Path) -> Result<Session> {
         }
     }
     Err(StoreError::Cancelled)
+}
+
+// Removes what whoever began this store, and died, left of its VERSION. There is one now, so nobody needs another.
+fn sweep_beginnings(dir: &Path) {
+    for name in fsx::names(dir).unwrap_or_default() {
+        if name.to_string_lossy().starts_with(".graftwerk-") {
+            let _ = fsx::remove_file(&dir.join(name));
+        }
+    }
 }
 
 // Removes what processes left that are gone: a folder whose lock can be taken belongs to nobody. Best effort: what can't
