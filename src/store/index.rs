@@ -121,6 +121,10 @@ impl Index {
 
 fn open_db(dir: &Path, lock: FileLock) -> Option<Db> {
     let path = dir.join("sled");
+    // sled opens whatever has the right name; a pipe there would keep us waiting for ever.
+    if !only_files(&path) {
+        fsx::remove_tree(&path).ok()?;
+    }
     let try_open = || -> Option<(sled::Db, sled::Tree, sled::Tree)> {
         // A torn sled may panic while it recovers; the index is disposable, so that must not end a build.
         let hook = std::panic::take_hook();
@@ -140,6 +144,14 @@ fn open_db(dir: &Path, lock: FileLock) -> Option<Db> {
     });
     let (db, sources, blobs) = opened?;
     Some(Db { sources, blobs, db, _lock: lock })
+}
+
+fn only_files(dir: &Path) -> bool {
+    let fine = |name: std::ffi::OsString| {
+        let path = dir.join(name);
+        std::fs::symlink_metadata(&path).is_ok_and(|m| m.is_file() || m.is_dir() && only_files(&path))
+    };
+    fsx::names(dir).is_ok_and(|names| names.into_iter().all(fine))
 }
 
 fn source_key(s: &FileStat) -> [u8; 16] {
@@ -229,5 +241,15 @@ mod tests {
         let blob = BlobId(Digest::of(b"x"));
         let i = Index::open(t.path(), &t.path().join("lock"), || vec![(stat(3), blob)]);
         assert_eq!(i.source(&stat(3)), Some(blob));
+    }
+
+    #[test]
+    fn an_index_with_a_pipe_in_it_is_made_anew() {
+        let t = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(t.path().join("sled")).unwrap();
+        let pipe = t.path().join("sled/conf");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
+        assert!(Index::open(t.path(), &t.path().join("lock"), Vec::new).db.is_some());
+        assert!(pipe.is_file());
     }
 }
