@@ -321,3 +321,27 @@ fn a_program_of_the_host_that_changes_during_the_build_does_not_run_under_the_ol
     assert_eq!(p.built(), ["z"]);
     assert_eq!(fs::read_to_string(p.node_path("z").join("x")).unwrap(), "two\n");
 }
+
+#[test]
+fn a_python_step_reruns_when_a_module_changes_that_its_script_imports() {
+    let python = |code: &str| {
+        let o = std::process::Command::new("/usr/bin/python3").args(["-c", code]).output().unwrap();
+        String::from_utf8(o.stdout).unwrap().trim().to_owned()
+    };
+    let stdlib = python("import sysconfig; print(sysconfig.get_path('stdlib'))");
+    let p = Project::new(&format!(
+        "{SCRIPTS}pylib = {{ folder = \"{stdlib}\", at = \"{stdlib}\" }}\n[node.q]\nkind = \"run\"\n\
+         inputs = {{ scripts = \"scripts\", pylib = \"pylib\" }}\n\
+         argv = [\"/usr/bin/python3\", \"{{in.scripts}}/q.py\", \"{{out}}/n\"]\n"
+    ));
+    p.write("scripts/q.py", "import sys\nfrom pack.helper import N\nopen(sys.argv[1], 'w').write(str(N))\n");
+    p.write("scripts/pack/__init__.py", "");
+    p.write("scripts/pack/helper.py", "N = 1\n");
+    assert_eq!(p.built(), ["q"]);
+    assert_eq!(p.built(), [""; 0]);
+    p.write("scripts/pack/helper.py", "N = 2\n");
+    let r = p.build();
+    assert_eq!(r.nodes("built"), ["q"]);
+    assert_eq!(r.step("q")["reasons"][0]["files"], serde_json::json!(["~pack/helper.py"]));
+    assert_eq!(fs::read_to_string(p.node_path("q").join("n")).unwrap(), "2");
+}

@@ -23,7 +23,7 @@ fn text(why: &Why) -> String {
         "fresh" if why.last.as_ref().and_then(RunRecord::verdict) == Some(false) => {
             format!("{0} does not hold, and nothing that it looks at has changed: see `graftwerk log {0}`\n", why.node)
         }
-        "fresh" => format!("{} is fresh: its recipe has a tree\n", why.node),
+        "fresh" => format!("{} is fresh: built, and nothing that it is made of has changed\n", why.node),
         "run" => format!("{} would run:\n{}", why.node, list(&why.reasons)),
         "await" => format!("{} waits for {}: only then is its recipe known\n", why.node, why.on.join(", ")),
         _ if why.on.is_empty() => format!("{} can't run\n", why.node),
@@ -35,7 +35,9 @@ fn text(why: &Why) -> String {
     if let Some(last) = &why.last {
         s.push_str(&format!("last run: {}\n", one_line(last)));
         if !why.last_reasons.is_empty() {
-            s.push_str(&format!("it ran because:\n{}", list(&why.last_reasons)));
+            let texts = why.last_reasons.iter().filter_map(|r| r["text"].as_str());
+            let told: String = texts.map(|t| format!("  {}\n", words::plain(t))).collect();
+            s.push_str(&format!("it ran because:\n{told}"));
         }
     }
     s

@@ -70,7 +70,13 @@ impl Project {
         let steps: Vec<StepReport> = machine
             .report()
             .enumerate()
-            .map(|(i, n)| StepReport::of(&n, ended.seconds.get(&i).copied().unwrap_or(0.0)))
+            .map(|(i, n)| {
+                let mut step = StepReport::of(&n, ended.seconds.get(&i).copied().unwrap_or(0.0));
+                if ended.stopped.contains(&i) {
+                    step.error = Some("stopped; nothing of it was kept".to_owned());
+                }
+                step
+            })
             .collect();
         let fine = |s: &StepReport| matches!(s.action, "fresh" | "built");
         let mut errors = error_reports(&sources.errors);

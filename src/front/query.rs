@@ -14,10 +14,8 @@ use crate::front::{Looking, Project};
 use crate::fsx;
 use crate::graph::lock::Pin;
 use crate::graph::select::find;
-use crate::model::recipe::explain_texts;
 use crate::model::run::RunRecord;
 use crate::model::tree::Tree;
-use crate::plan::explain::changed;
 use crate::plan::machine::NodeReport;
 use crate::plan::{Reason, State};
 use crate::sched::Events;
@@ -38,10 +36,10 @@ pub struct Why {
     /// Why it can't run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The run that made what is there now.
+    /// The newest attempt at the recipe.
     pub last: Option<RunRecord>,
-    /// Why that one ran: what differed from the realisation before it.
-    pub last_reasons: Vec<Reason>,
+    /// Why that one ran, as it was told then.
+    pub last_reasons: Vec<serde_json::Value>,
 }
 
 /// What `show` answers.
@@ -125,6 +123,12 @@ impl Project {
         let state = match n.state {
             State::Known(_) | State::Present { .. } if run.and_then(RunRecord::verdict) == Some(false) => "failed",
             State::Known(_) | State::Present { .. } => "fresh",
+            State::Needed | State::Ready | State::Running if n.reasons == [Reason::NeverBuilt] => "absent",
+            State::Needed | State::Ready | State::Running
+                if n.reasons.iter().any(|r| matches!(r, Reason::LastFailed { .. })) =>
+            {
+                "failed"
+            }
             State::Needed | State::Ready | State::Running => "stale",
             State::Waiting => "await",
             State::Failed { .. } => "failed",
@@ -158,27 +162,18 @@ impl Project {
     pub fn why(&self, node: &str, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<Why> {
         let rest = self.rest_of(node, looking, events, cancel)?;
         let roots = self.roots()?;
-        let list = roots.nodes.get(node).cloned().unwrap_or_default();
-        let mut last_reasons = Vec::new();
-        if let (Some(now), Some(before)) = (list.first(), list.get(1))
-            && let (Some(new), Some(old)) = (self.store.recipe(now.recipe)?, self.store.recipe(before.recipe)?)
-        {
-            let damaged = |e: crate::model::recipe::BadRecipe| StoreError::Damaged {
-                path: self.store.dir().join("recipes"),
-                what: e.to_string(),
-            };
-            let changes = explain_texts(&old, &new).map_err(damaged)?;
-            let told = changes.into_iter().map(|change| changed(&self.store, change));
-            last_reasons = told.collect::<std::result::Result<_, StoreError>>()?;
-        }
-        let last = match (rest.run(), list.first()) {
-            (Some(run), _) => Some(run.clone()),
-            (None, Some(root)) => self.store.runs(root.recipe)?.into_iter().find(|r| r.seq == root.seq),
-            (None, None) => None,
+        // The newest attempt, failed or not: at this recipe, else at the one that was built last.
+        let mut runs = match rest.recipe {
+            Some(recipe) => self.store.runs(recipe)?,
+            None => Vec::new(),
         };
-        if last.is_some() && last_reasons.is_empty() {
-            last_reasons.push(Reason::NeverBuilt);
+        if runs.is_empty()
+            && let Some(root) = roots.newest(node)
+        {
+            runs = self.store.runs(root.recipe)?;
         }
+        let last = runs.pop();
+        let last_reasons = last.as_ref().map(|r| r.reasons.clone()).unwrap_or_default();
         let step = rest.step;
         Ok(Why {
             node: node.to_owned(),

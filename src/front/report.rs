@@ -105,7 +105,7 @@ pub struct NodeStatus {
     pub node: String,
     /// Its kind.
     pub kind: &'static str,
-    /// `fresh`, `stale`, `await`, `blocked` or `failed`.
+    /// `fresh`, `absent` (never built), `stale`, `await`, `blocked` or `failed`.
     pub state: &'static str,
     /// Its recipe, where its inputs are known.
     pub recipe: Option<String>,

@@ -217,11 +217,6 @@ pub fn explain(old_text: &str, new: &Ingredients) -> Result<Vec<Change>, BadReci
     Ok(differences(&parse_fields(old_text)?, &sink.0))
 }
 
-/// The fields in which two kept recipes differ, in canonical order. Errors: [`BadRecipe`] where one is damaged.
-pub fn explain_texts(old: &str, new: &str) -> Result<Vec<Change>, BadRecipe> {
-    Ok(differences(&parse_fields(old)?, &parse_fields(new)?))
-}
-
 fn differences(old: &Fields, new: &Fields) -> Vec<Change> {
     let names: std::collections::BTreeSet<&FieldName> = old.keys().chain(new.keys()).collect();
     names

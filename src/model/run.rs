@@ -68,6 +68,9 @@ pub struct RunRecord {
     pub node: String,
     /// The version of this program.
     pub version: String,
+    /// Why it ran, as it was told then: data for machines, with a `text` for people.
+    #[serde(default)]
+    pub reasons: Vec<serde_json::Value>,
     /// What the step reports of itself: counts, dropped keys, notes.
     #[serde(default)]
     pub facts: BTreeMap<String, serde_json::Value>,

@@ -7,7 +7,7 @@ pub mod event;
 mod process;
 mod step;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,6 +85,8 @@ pub struct Options {
 pub struct Ended {
     /// Whether it was stopped by the user.
     pub interrupted: bool,
+    /// The numbers of nodes that were running when the user stopped the build.
+    pub stopped: HashSet<usize>,
     /// Seconds by node number.
     pub seconds: HashMap<usize, f64>,
 }
@@ -161,6 +163,7 @@ pub async fn run(
             }
             StepEnd::Cancelled => {
                 ended.interrupted = true;
+                ended.stopped.insert(id);
                 cancel.store(true, Ordering::Relaxed);
                 machine.put_back(id);
             }

@@ -234,6 +234,7 @@ fn blank_record(job: &Job, outcome: Outcome, isolation: Isolation, started: &str
         host: host_name(),
         node: job.node.to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        reasons: job.reasons.iter().filter_map(|r| serde_json::to_value(r).ok()).collect(),
         facts: std::collections::BTreeMap::new(),
         log: None,
     }
