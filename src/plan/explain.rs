@@ -69,7 +69,10 @@ pub(crate) fn changed(store: &Store, change: Change) -> Outcome<Reason> {
     let files = if change.field.class == Class::Input
         && let (Some(old), Some(new)) = (load(&change.old)?, load(&change.new)?)
     {
-        tree_changes(&old, &new)
+        // A file source's one entry has a name of ours that says nothing to anybody.
+        let mut files = tree_changes(&old, &new);
+        files.retain(|f| f.strip_prefix('~') != Some(crate::store::source::FILE_NAME));
+        files
     } else {
         Vec::new()
     };

@@ -31,7 +31,7 @@ pub struct Published {
 impl Store {
     /// Hashes what a step wrote, in one pass that yields blob and tensor digests; holds copied tensors against their
     /// sources; moves all in, never replacing; makes it durable. With `closed`, what is only referenced is imported.
-    /// `progress` hears of bytes hashed.
+    /// `progress` hears how many more bytes were hashed.
     pub fn publish(
         &self,
         out: &Output,
@@ -89,7 +89,12 @@ impl Store {
         let file = fs::File::open(at_path).map_err(at("open", at_path))?;
         let size = file.metadata().map_err(at("look at", at_path))?.len();
         let tensors = path.file_name().ends_with(b".safetensors");
-        hash_file(&file, size, tensors, progress, cancelled).map_err(|e| {
+        let mut last = 0;
+        let mut more = |at: u64| {
+            progress(at - last);
+            last = at;
+        };
+        hash_file(&file, size, tensors, &mut more, cancelled).map_err(|e| {
             if cancelled() {
                 StoreError::Cancelled
             } else {

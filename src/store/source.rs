@@ -6,9 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use rayon::prelude::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::digest::{BlobId, Digest, TreeId};
 use crate::fsx::stat::now_ns;
@@ -135,13 +133,11 @@ impl Store {
         todo.sort_unstable();
         let total: u64 = todo.iter().map(|i| found[*i].stat.size).sum();
         let done = AtomicU64::new(0);
-        let hash = |i: &usize| -> Result<(usize, BlobId)> {
-            let blob = self.hash_source(&found[*i], &done, total, options)?;
-            Ok((*i, blob))
-        };
-        let hashed: Result<Vec<_>> =
-            if todo.len() > 1 { todo.par_iter().map(hash).collect() } else { todo.iter().map(hash).collect() };
-        let hashed: HashMap<usize, BlobId> = hashed?.into_iter().collect();
+        let hashed = few_at_once(todo.len(), |n| {
+            let i = todo[n];
+            Ok((i, self.hash_source(&found[i], &done, total, options)?))
+        })?;
+        let hashed: HashMap<usize, BlobId> = hashed.into_iter().collect();
         found
             .iter()
             .enumerate()
@@ -169,9 +165,11 @@ impl Store {
             return Err(changed());
         }
         let tensors = f.rel.file_name().ends_with(b".safetensors");
-        let mut progress = |bytes: u64| {
-            let before = done.fetch_add(bytes, Ordering::Relaxed);
-            (options.progress)(before + bytes, total);
+        let mut last = 0;
+        let mut progress = |at: u64| {
+            let more = at - last;
+            last = at;
+            (options.progress)(done.fetch_add(more, Ordering::Relaxed) + more, total);
         };
         let hashed = hash_file(&file, f.stat.size, tensors, &mut progress, options.cancelled);
         let after = FileStat::of(&file.metadata().map_err(at("look at", &f.path))?);
@@ -212,6 +210,39 @@ impl Store {
         let opened = Checkpoint::open(files, read, table);
         Ok(opened.map_err(|e| source_error(top, e.to_string(), Some(e.hint().to_owned())))?.notes)
     }
+}
+
+// Files that are hashed side by side. All cores work on each of them; more of them would only hold more buffers (8 MiB
+// each), and tasks of a thread pool that wait for each other could hold one for every file.
+const FILES_AT_ONCE: usize = 4;
+
+// Does `work` for 0, 1, … n - 1, a few at once, until one of them fails.
+fn few_at_once<T: Send>(n: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
+    let next = AtomicUsize::new(0);
+    let failed = AtomicBool::new(false);
+    let worker = || -> Result<Vec<T>> {
+        let mut done = Vec::new();
+        while !failed.load(Ordering::Relaxed) {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            if i >= n {
+                break;
+            }
+            done.push(work(i).inspect_err(|_| failed.store(true, Ordering::Relaxed))?);
+        }
+        Ok(done)
+    };
+    if n < 2 {
+        return worker();
+    }
+    let results: Vec<Result<Vec<T>>> = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..n.min(FILES_AT_ONCE)).map(|_| s.spawn(worker)).collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let mut all = Vec::with_capacity(n);
+    for r in results {
+        all.extend(r?);
+    }
+    Ok(all)
 }
 
 fn source_error(path: &Path, what: impl Into<String>, hint: Option<String>) -> StoreError {
