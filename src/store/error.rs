@@ -38,7 +38,7 @@ pub enum StoreError {
         looked: String,
     },
     /// A source can't be taken as it is.
-    #[error("{}: {what}", path.display())]
+    #[error("{}{}{what}", path.display(), if what.starts_with("is ") { " " } else { ": " })]
     Source {
         /// The file or folder.
         path: PathBuf,
