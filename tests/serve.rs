@@ -369,8 +369,17 @@ fn compose_command() -> Vec<&'static str> {
     if plugin.is_ok_and(|d| d.status.success()) { vec!["docker", "compose"] } else { vec!["docker-compose"] }
 }
 
+/// An image that is gone when this is.
+struct Image(String);
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = Command::new("docker").args(["rmi", "-f", &self.0]).output();
+    }
+}
+
 /// An image with nothing in it but busybox.
-fn busybox_image(name: &str) {
+fn busybox_image(name: &str) -> Image {
     let root = tempfile::tempdir().unwrap();
     let bin = root.path().join("bin");
     fs::create_dir(&bin).unwrap();
@@ -379,6 +388,7 @@ fn busybox_image(name: &str) {
     let tar = root.path().join("image.tar");
     sh("tar", &["-C", root.path().to_str().unwrap(), "-cf", tar.to_str().unwrap(), "bin"], &[]);
     sh("docker", &["import", tar.to_str().unwrap(), name], &[]);
+    Image(name.to_owned())
 }
 
 /// Takes a project down whatever happens.
@@ -412,7 +422,7 @@ impl Drop for Project<'_> {
 fn inside_a_container_every_value_is_the_declared_one_and_compose_warns_of_nothing() {
     let tag = format!("graftwerk-test-{}", std::process::id());
     let image = format!("{tag}:1");
-    busybox_image(&image);
+    let _image = busybox_image(&image);
     let shelf = Shelf::new();
     // The shell shows what it was given itself: argv and environment as the kernel has them, and the mounted file.
     let show = "/bin/busybox cat /proc/$$/cmdline; /bin/busybox printf '\\0=\\0'; /bin/busybox cat /proc/$$/environ; \
@@ -439,7 +449,6 @@ fn inside_a_container_every_value_is_the_declared_one_and_compose_warns_of_nothi
     let id = String::from_utf8(ids).unwrap().trim().to_owned();
     let shown = sh("docker", &["start", "-a", &id], &[]).stdout;
     drop(project);
-    sh("docker", &["rmi", &image], &[]);
 
     let parts: Vec<&[u8]> = split_at(&shown, b"\0=\0");
     assert_eq!(parts.len(), 3, "{}", String::from_utf8_lossy(&shown));
