@@ -165,30 +165,29 @@ pub(crate) fn execute(context: &Context, job: &Job) -> StepEnd {
             let verdict = made.record.verdict();
             match context.store.record(made.record) {
                 Ok(run) if job.pinned.is_some_and(|pin| run.tree() != Some(pin)) => {
-                    fail(context, &finish, Stop::Failure(not_the_pinned(job, &run)), None)
+                    fail(&finish, Stop::Failure(not_the_pinned(job, &run)), None)
                 }
                 Ok(run) => {
                     finish(End::Built { written_bytes: made.written_bytes, verdict, notes: made.notes });
                     StepEnd::Built(run)
                 }
-                Err(e) => fail(context, &finish, Stop::from(e), None),
+                Err(e) => fail(&finish, Stop::from(e), None),
             }
         }
         Err(Stop::Failure(f)) => {
             let outcome = Outcome::Failure { error: f.error.clone() };
-            let mut record = blank_record(job, outcome, Isolation::None, &started, begun);
-            record.isolation = job.at_least;
+            let mut record = blank_record(job, outcome, job.at_least, &started, begun);
             let shown = log.as_ref().map(|_| log_path.clone());
             record.log = log;
             // A failure that can't be recorded (a full disk) is still told.
             let _ = context.store.put_recipe(&job.recipe).and_then(|()| context.store.record(record));
-            fail(context, &finish, Stop::Failure(f), shown)
+            fail(&finish, Stop::Failure(f), shown)
         }
-        Err(stop) => fail(context, &finish, stop, None),
+        Err(stop) => fail(&finish, stop, None),
     }
 }
 
-fn fail(_context: &Context, finish: &dyn Fn(End), stop: Stop, log: Option<PathBuf>) -> StepEnd {
+fn fail(finish: &dyn Fn(End), stop: Stop, log: Option<PathBuf>) -> StepEnd {
     match stop {
         Stop::Cancelled => {
             finish(End::Cancelled);
