@@ -48,7 +48,10 @@ impl Bars {
     fn bytes(&mut self, name: &str, done: u64, total: u64) {
         let bar = self.bar(name);
         if total > 0 && bar.length() != Some(total) {
+            // Another phase of the step: what was done in the one before says nothing of this one.
+            bar.set_position(0);
             bar.set_length(total);
+            bar.reset_eta();
             bar.set_style(style("{spinner} {prefix}  {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta} left  {wide_msg}"));
         }
         bar.set_position(done);
