@@ -52,12 +52,26 @@ fn root(at: &Path) {
     fs::copy(binary(), at.join("graftwerk")).unwrap();
     fs::set_permissions(at.join("graftwerk"), fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir(at.join("tmp")).unwrap();
+    // A project with one step, and a static program for it to run.
+    fs::create_dir_all(at.join("opt")).unwrap();
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| Path::new(p).exists());
+    fs::copy(busybox.expect("busybox-static is needed"), at.join("opt/busybox")).unwrap();
+    fs::create_dir(at.join("project")).unwrap();
+    fs::write(at.join("project/graph.toml"), GRAPH).unwrap();
 }
+
+const GRAPH: &str = r#"
+[node.step]
+kind = "run"
+argv = ["/opt/busybox", "sh", "-c", "echo made > {out}/x"]
+"#;
 
 fn image() -> Image {
     let dir = tempfile::tempdir().unwrap();
     root(dir.path());
-    let name = format!("graftwerk-test-refusal:{}", std::process::id());
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let name = format!("graftwerk-test-refusal:{}-{n}", std::process::id());
     let mut tar = Command::new("tar")
         .args(["--owner=0", "--group=0", "-c", "."])
         .current_dir(dir.path())
@@ -109,4 +123,31 @@ fn default_docker_is_refused_with_the_system_call_and_what_to_do() {
     let (code, text) = probe(&image, &options);
     assert_eq!(code, Some(0), "what the hint says does not help: {text}");
     assert!(text.contains("isolation: yes\n"), "{text}");
+}
+
+#[test]
+fn a_build_in_default_docker_is_refused_and_goes_through_only_where_it_says_unsandboxed() {
+    if skipped() {
+        return;
+    }
+    let image = image();
+    let shell = |script: &str| {
+        let out = Command::new("docker")
+            .args(["run", "--rm", "--network", "none", "-w", "/project", &image.0, "/opt/busybox", "sh", "-c", script])
+            .output()
+            .unwrap();
+        [out.stdout, out.stderr].map(|b| String::from_utf8_lossy(&b).into_owned()).concat()
+    };
+    let text = shell("/graftwerk build; echo code $?; /graftwerk path step; echo path $?");
+    assert!(text.contains("this system does not let a step be isolated: unshare(CLONE_NEWUSER"), "{text}");
+    assert!(text.contains("--unsandboxed"), "{text}");
+    assert!(text.contains("code 1\n") && text.contains("path 1\n"), "{text}");
+    let text = shell(
+        "/graftwerk build --unsandboxed; echo code $?; /opt/busybox cat out/step/x; /graftwerk build; echo code $?",
+    );
+    assert!(text.contains("code 0\nmade\n"), "{text}");
+    assert!(
+        text.contains("code 1\n"),
+        "what was made without isolation is not used where isolation is asked for: {text}"
+    );
 }
