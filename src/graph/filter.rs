@@ -4,7 +4,7 @@ use globset::{Candidate, GlobBuilder, GlobMatcher};
 
 use crate::canon::quote;
 use crate::model::path::RelPath;
-use crate::model::tree::{Entry, Tree};
+use crate::model::tree::{Entry, Tree, link_target};
 use crate::near::{did_you_mean, near};
 
 /// The word in `uses` for shards and their index: `*.safetensors` and `*.safetensors.index.json` at the top.
@@ -160,33 +160,14 @@ fn near_paths(pattern: &str, tree: &Tree) -> Vec<String> {
 
 /// A kept link whose target was there and is no more.
 fn cut_link(tree: &Tree, kept: &Tree) -> Option<(RelPath, RelPath)> {
-    let there = |t: &Tree, at: &RelPath| {
-        t.iter().any(|(p, _)| p == at || p.as_bytes().strip_prefix(at.as_bytes()).is_some_and(|r| r.starts_with(b"/")))
-    };
     for (path, entry) in kept.iter() {
         let Entry::Link { target } = entry else { continue };
         let Some(target) = link_target(path, target) else { continue };
-        if there(tree, &target) && !there(kept, &target) {
+        if tree.holds(&target) && !kept.holds(&target) {
             return Some((path.clone(), target));
         }
     }
     None
-}
-
-/// Where a link points, from the top of its tree, read as text; `None` for the top itself.
-fn link_target(path: &RelPath, target: &[u8]) -> Option<RelPath> {
-    let mut parts: Vec<&[u8]> = path.as_bytes().split(|b| *b == b'/').collect();
-    parts.pop();
-    for part in target.split(|b| *b == b'/') {
-        match part {
-            b"" | b"." => {}
-            b".." => {
-                parts.pop();
-            }
-            name => parts.push(name),
-        }
-    }
-    RelPath::new(parts.join(&b'/')).ok()
 }
 
 /// What is left out of every folder source, unless its `exclude` takes it back with `!`.

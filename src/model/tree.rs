@@ -109,6 +109,11 @@ impl Tree {
         self.entries.range(first..).next().is_some_and(|(p, _)| p.as_bytes().starts_with(&prefix))
     }
 
+    /// Whether something stands at `path`: an entry, or a folder of entries.
+    pub fn holds(&self, path: &RelPath) -> bool {
+        self.entries.contains_key(path) || self.has_below(path)
+    }
+
     /// The entry at `path`.
     pub fn get(&self, path: &RelPath) -> Option<&Entry> {
         self.entries.get(path)
@@ -240,6 +245,20 @@ pub fn link_stays_inside(path: &RelPath, target: &[u8]) -> bool {
     true
 }
 
+/// Where a link that stays inside points, from the top of its tree, read as text; `None` for the top itself.
+pub fn link_target(path: &RelPath, target: &[u8]) -> Option<RelPath> {
+    let mut parts: Vec<&[u8]> = path.as_bytes().split(|b| *b == b'/').collect();
+    parts.pop();
+    for part in target.split(|b| *b == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => drop(parts.pop()),
+            name => parts.push(name),
+        }
+    }
+    RelPath::new(parts.join(&b'/')).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,6 +309,16 @@ mod tests {
             assert!(matches!(r, Err(TreeError::Escape { .. })), "{at} -> {target}");
         }
         Tree::new().insert(p("a/l"), Entry::Link { target: b"../b".to_vec() }).unwrap();
+    }
+
+    #[test]
+    fn a_link_leads_to_an_entry_a_folder_or_the_top() {
+        assert_eq!(link_target(&p("a/l"), b"../b/./c"), Some(p("b/c")));
+        assert_eq!(link_target(&p("a/l"), b"x"), Some(p("a/x")));
+        assert_eq!(link_target(&p("a/l"), b".."), None);
+        let t = sample();
+        assert!(t.holds(&p("cache")) && t.holds(&p("a b")) && t.holds(&p("a b/\n")));
+        assert!(!t.holds(&p("a")) && !t.holds(&p("a b/x")) && !t.holds(&p("cache/x")));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::digest::{BlobId, TreeId};
 use crate::fsx::{self, Placed, at};
 use crate::kinds::output::{Output, OutputEntry};
 use crate::model::path::RelPath;
-use crate::model::tree::{Entry, Tree};
+use crate::model::tree::{Entry, Tree, link_target};
 use crate::store::Store;
 use crate::store::error::{Result, StoreError};
 use crate::tensors::hash::{Hashed, hash_file};
@@ -124,24 +124,7 @@ impl Store {
 fn check_links(tree: &Tree) -> Result<()> {
     for (path, entry) in tree.iter() {
         let Entry::Link { target } = entry else { continue };
-        let mut at: Vec<&[u8]> = path.as_bytes().split(|b| *b == b'/').collect();
-        at.pop();
-        for c in target.split(|b| *b == b'/') {
-            match c {
-                b"" | b"." => {}
-                b".." => {
-                    at.pop();
-                }
-                c => at.push(c),
-            }
-        }
-        let joined = at.join(&b'/');
-        let found = joined.is_empty()
-            || tree.iter().any(|(p, _)| {
-                p.as_bytes() == joined
-                    || (p.as_bytes().starts_with(&joined) && p.as_bytes().get(joined.len()) == Some(&b'/'))
-            });
-        if !found {
+        if link_target(path, target).is_some_and(|end| !tree.holds(&end)) {
             let what = format!("is a dangling link to {}", crate::canon::quote(target));
             return Err(StoreError::Output { path: path.clone(), what });
         }

@@ -11,7 +11,7 @@ use crate::digest::BlobId;
 use crate::jsonedit::{Document, Pointer};
 use crate::kinds::{Input, Params, StepError};
 use crate::model::path::RelPath;
-use crate::model::tree::{Entry, Tree};
+use crate::model::tree::{Entry, Tree, link_target};
 use crate::tensors::checkpoint::{Checkpoint, CheckpointError, WeightFile, is_weight_file};
 use crate::tensors::index::MAX_INDEX_BYTES;
 use crate::tensors::table::TensorTable;
@@ -57,16 +57,7 @@ pub(crate) fn file_behind(tree: &Tree, path: &RelPath, entry: &Entry) -> Option<
             Entry::File { blob, size, .. } => return Some((*blob, *size)),
             Entry::EmptyDir => return None,
             Entry::Link { target } => {
-                let mut parts: Vec<&[u8]> = path.as_bytes().split(|b| *b == b'/').collect();
-                parts.pop();
-                for part in target.split(|b| *b == b'/') {
-                    match part {
-                        b"" | b"." => {}
-                        b".." => drop(parts.pop()),
-                        name => parts.push(name),
-                    }
-                }
-                path = RelPath::new(parts.join(&b'/')).ok()?;
+                path = link_target(&path, target)?;
                 entry = tree.get(&path)?;
             }
         }
