@@ -106,13 +106,6 @@ impl Graph {
         self.sources.get(name)
     }
 
-    /// A diagnostic in this graph's text: for what is found out only when files are looked at.
-    pub fn diagnose(&self, problem: Problem) -> Diagnostics {
-        let mut problems = Problems::default();
-        problems.push(|| problem);
-        problems.finish(&self.text)
-    }
-
     /// Line and column of a byte offset in graph.toml, both from 1, the column in characters.
     pub fn locate(&self, offset: usize) -> (usize, usize) {
         self.text.locate(offset)
