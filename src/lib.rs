@@ -10,12 +10,13 @@
 //! | 3 | [`kinds`] |
 //! | 4 | [`store`] |
 //! | 5 | [`graph`] |
-//! | 6 | [`plan`] |
+//! | 6 | [`plan`], [`audit`] |
 //! | 7 | [`exec`] |
 //! | 8 | [`sched`] |
 //! | 9 | [`front`] |
 //! | 10 | [`cli`] |
 
+pub mod audit;
 pub mod canon;
 pub mod cli;
 pub mod digest;

@@ -30,7 +30,10 @@ mod publish;
 mod refs;
 pub mod roots;
 mod runs;
+mod sealed;
 pub mod source;
+pub mod survey;
+mod version;
 mod views;
 
 use std::collections::HashSet;
@@ -49,11 +52,6 @@ use crate::model::recipe::Recipe;
 use crate::model::run::{Isolation, RunRecord};
 use crate::model::tree::Tree;
 use commit::Commit;
-
-const VERSION: &str = "graftwerk store 1\n";
-
-// What a folder may hold and still count as empty: a repository keeps these in the place of its store.
-const NEUTRAL: &[&str] = &["README.md", ".gitignore", ".gitkeep"];
 
 /// An open store. Cheap to share; safe to use from many threads and beside other processes.
 pub struct Store {
@@ -88,7 +86,7 @@ impl Store {
     pub fn open(dir: &Path) -> Result<Arc<Self>> {
         fsx::create_dir_all(dir)?;
         let dir = dir.canonicalize().map_err(fsx::at("find", dir))?;
-        check_version(&dir)?;
+        version::check(&dir)?;
         for sub in
             ["blobs", "trees", "tensors", "recipes", "runs", "refs", "artifacts", "roots", "logs", "tmp", "locks"]
         {
@@ -252,37 +250,6 @@ impl Store {
     /// Writes what the index still has in memory to the disk.
     pub fn flush_index(&self) {
         self.index.flush();
-    }
-}
-
-fn check_version(dir: &Path) -> Result<()> {
-    let path = dir.join("VERSION");
-    match objects::read_plain(&path)? {
-        Some(text) if text == VERSION.as_bytes() => return Ok(()),
-        Some(text) => {
-            let found = String::from_utf8_lossy(&text[..text.len().min(60)]).trim_end().to_owned();
-            let what = format!("its VERSION says {found:?}, this program reads {:?}", VERSION.trim_end());
-            return Err(StoreError::NotAStore { path: dir.to_owned(), what });
-        }
-        None => {}
-    }
-    let names = fsx::names(dir)?;
-    // Another process may be making it at this moment: the VERSION's temporary name is no content.
-    let neutral = |n: &std::ffi::OsString| {
-        NEUTRAL.iter().any(|k| n.as_os_str() == *k) || n.to_string_lossy().starts_with(".graftwerk-")
-    };
-    if let Some(other) = names.iter().find(|n| !neutral(n)) {
-        // A store being made by another process has its VERSION first of all.
-        if objects::read_plain(&path)?.is_some() {
-            return check_version(dir);
-        }
-        let what = format!("it has no VERSION, but holds {}", other.to_string_lossy());
-        return Err(StoreError::NotAStore { path: dir.to_owned(), what });
-    }
-    match fsx::replace_file(&path, VERSION.as_bytes(), dir) {
-        // Another process was first, and has swept ours away.
-        Err(_) if objects::read_plain(&path)?.as_deref() == Some(VERSION.as_bytes()) => Ok(()),
-        written => Ok(written?),
     }
 }
 

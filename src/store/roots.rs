@@ -11,6 +11,7 @@ use crate::fsx;
 use crate::store::Store;
 use crate::store::error::{Result, StoreError};
 use crate::store::objects::read_plain;
+use crate::store::sealed::{seal, unseal};
 
 /// How many realisations of a node are kept.
 pub const KEEP: usize = 5;
@@ -88,16 +89,14 @@ impl Store {
         let path = self.roots_path(graph);
         match read_plain(&path)? {
             None => Ok(Roots::default()),
-            Some(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|e| StoreError::Damaged { path, what: format!("does not read: {e}") }),
+            Some(bytes) => unseal(&bytes).map_err(|what| StoreError::Damaged { path, what }),
         }
     }
 
     /// Keeps the roots of a graph file, if they are not those that are there.
     pub fn put_roots(&self, graph: &Path, roots: &Roots) -> Result<()> {
         let path = self.roots_path(graph);
-        let mut text = serde_json::to_vec_pretty(roots).map_err(|e| fsx::at("write", &path)(e.into()))?;
-        text.push(b'\n');
+        let text = seal(roots).map_err(fsx::at("write", &path))?;
         if read_plain(&path)?.as_deref() != Some(&text) {
             fsx::replace_file(&path, &text, self.temp_dir())?;
         }

@@ -7,6 +7,7 @@ use crate::fsx::{self, Placed};
 use crate::model::run::{Isolation, RunRecord};
 use crate::store::error::{Result, StoreError};
 use crate::store::objects::read_plain;
+use crate::store::sealed::{seal, unseal};
 
 /// The folder `runs/`.
 pub(crate) struct Runs {
@@ -32,8 +33,7 @@ impl Runs {
             }
             let path = dir.join(&name);
             let Some(bytes) = read_plain(&path)? else { continue };
-            let run: RunRecord = serde_json::from_slice(&bytes)
-                .map_err(|e| StoreError::Damaged { path: path.clone(), what: format!("is no record of a run: {e}") })?;
+            let run: RunRecord = unseal(&bytes).map_err(|what| StoreError::Damaged { path: path.clone(), what })?;
             if run.recipe != recipe {
                 let what = format!("is a run of {}, not of {recipe}", run.recipe);
                 return Err(StoreError::Damaged { path, what });
@@ -58,8 +58,7 @@ impl Runs {
         let mut seq = self.all(run.recipe)?.last().map_or(0, |r| r.seq) + 1;
         loop {
             run.seq = seq;
-            let mut text = serde_json::to_vec_pretty(&run).map_err(|e| fsx::at("write", temp)(e.into()))?;
-            text.push(b'\n');
+            let text = seal(&run).map_err(fsx::at("write", temp))?;
             fsx::remove_file(temp)?;
             fsx::write_new(temp, &text, 0o444)?;
             fsx::fsync(temp)?;

@@ -1,0 +1,1 @@
+//! Looking after a store: who holds what, what can go, what is damaged, and moving it elsewhere.

@@ -1,0 +1,117 @@
+//! `VERSION`: which format a store has. An older one is upgraded, one that this program does not know is refused.
+
+use std::path::{Path, PathBuf};
+
+use crate::fsx;
+use crate::store::error::{Result, StoreError};
+use crate::store::objects::read_plain;
+use crate::store::sealed::seal_older;
+
+/// The text of a VERSION file.
+pub(crate) const VERSION: &str = "graftwerk store 2\n";
+
+// Its records and roots have no sums.
+const UNSEALED: &str = "graftwerk store 1\n";
+
+// What a folder may hold and still count as empty: a repository keeps these in the place of its store.
+const NEUTRAL: &[&str] = &["README.md", ".gitignore", ".gitkeep"];
+
+/// Makes sure that `dir` is a store of this version: begins one where there is nothing, upgrades an older one. Errors:
+/// NotAStore for anything else; Damaged where an older store's record does not read.
+pub(crate) fn check(dir: &Path) -> Result<()> {
+    let path = dir.join("VERSION");
+    match read_plain(&path)? {
+        Some(text) if text == VERSION.as_bytes() => return Ok(()),
+        Some(text) if text == UNSEALED.as_bytes() => return upgrade(dir),
+        Some(text) => {
+            let found = String::from_utf8_lossy(&text[..text.len().min(60)]).trim_end().to_owned();
+            let what = format!("its VERSION says {found:?}, this program reads {:?}", VERSION.trim_end());
+            return Err(StoreError::NotAStore { path: dir.to_owned(), what });
+        }
+        None => {}
+    }
+    let names = fsx::names(dir)?;
+    // Another process may be making it at this moment: the VERSION's temporary name is no content.
+    let neutral = |n: &std::ffi::OsString| {
+        NEUTRAL.iter().any(|k| n.as_os_str() == *k) || n.to_string_lossy().starts_with(".graftwerk-")
+    };
+    if let Some(other) = names.iter().find(|n| !neutral(n)) {
+        // A store being made by another process has its VERSION first of all.
+        if read_plain(&path)?.is_some() {
+            return check(dir);
+        }
+        let what = format!("it has no VERSION, but holds {}", other.to_string_lossy());
+        return Err(StoreError::NotAStore { path: dir.to_owned(), what });
+    }
+    match fsx::replace_file(&path, VERSION.as_bytes(), dir) {
+        // Another process was first, and has swept ours away.
+        Err(_) if read_plain(&path)?.as_deref() == Some(VERSION.as_bytes()) => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+// Seals every record and every root, then says so. Each is replaced whole, and one that is sealed is left, so an upgrade
+// that was cut off goes on where it was.
+fn upgrade(dir: &Path) -> Result<()> {
+    let lock = dir.join("locks/upgrade");
+    let Some(_held) = fsx::lock::lock(&lock, "upgrading the store", true, &mut |_| {}, &|| false)? else {
+        return Err(StoreError::Cancelled);
+    };
+    let path = dir.join("VERSION");
+    if read_plain(&path)?.as_deref() != Some(UNSEALED.as_bytes()) {
+        // Whoever held the lock has done it.
+        return check(dir);
+    }
+    let mut records: Vec<PathBuf> = Vec::new();
+    let runs = dir.join("runs");
+    for recipe in fsx::names(&runs)? {
+        let folder = runs.join(recipe);
+        if folder.is_dir() {
+            records.extend(fsx::names(&folder)?.iter().map(|n| folder.join(n)));
+        }
+    }
+    let roots = dir.join("roots");
+    records.extend(fsx::names(&roots)?.iter().map(|n| roots.join(n)));
+    for record in records {
+        let Some(bytes) = read_plain(&record)? else { continue };
+        match seal_older(&bytes) {
+            Ok(None) => {}
+            Ok(Some(sealed)) => {
+                fsx::replace_file(&record, &sealed, dir)?;
+                if record.starts_with(&runs) {
+                    fsx::set_mode(&record, 0o444)?;
+                }
+            }
+            // Damage stays what it is, to be told by whoever reads it.
+            Err(_) => {}
+        }
+    }
+    Ok(fsx::replace_file(&path, VERSION.as_bytes(), dir)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_store_of_version_1_is_upgraded_and_an_unknown_one_is_refused() {
+        let t = tempfile::tempdir().unwrap();
+        let dir = t.path();
+        fs::write(dir.join("VERSION"), UNSEALED).unwrap();
+        let run = dir.join("runs/r/000001.json");
+        fs::create_dir_all(run.parent().unwrap()).unwrap();
+        fs::write(&run, "{\n  \"seq\": 1\n}\n").unwrap();
+        fs::create_dir_all(dir.join("roots")).unwrap();
+        fs::write(dir.join("roots/p.json"), "{ cut").unwrap();
+        check(dir).unwrap();
+        assert_eq!(fs::read_to_string(dir.join("VERSION")).unwrap(), VERSION);
+        assert!(fs::read_to_string(&run).unwrap().contains("\"sum\": \"b3:"));
+        assert_eq!(fs::read_to_string(dir.join("roots/p.json")).unwrap(), "{ cut", "damage is left as it is");
+        for odd in ["graftwerk store 0\n", "graftwerk store 3\n", "graftwerk store 2", "", "\u{0}\u{0}"] {
+            fs::write(dir.join("VERSION"), odd).unwrap();
+            assert!(matches!(check(dir), Err(StoreError::NotAStore { .. })), "{odd:?}");
+            assert_eq!(fs::read_to_string(dir.join("VERSION")).unwrap(), odd);
+        }
+    }
+}
