@@ -34,7 +34,7 @@ fn project() -> Project {
 #[test]
 fn json_is_one_object_on_stdout_and_all_else_is_on_stderr() {
     let p = project();
-    let commands: [&[&str]; 9] = [
+    let commands: [&[&str]; 10] = [
         &["plan"],
         &["build"],
         &["status"],
@@ -44,6 +44,7 @@ fn json_is_one_object_on_stdout_and_all_else_is_on_stderr() {
         &["path", "slim"],
         &["update"],
         &["pin", "slim"],
+        &["graph"],
     ];
     for args in commands {
         let ran = p.run(&[args, &["--json"]].concat());
@@ -216,4 +217,48 @@ fn locked_refuses_a_source_that_drifted_and_update_takes_it() {
     assert!(ran.stdout.contains("→") && ran.stdout.ends_with("graph.lock was rewritten\n"), "{}", ran.stdout);
     assert!(p.run(&["update"]).stdout.ends_with("graph.lock stays as it is\n"));
     assert_eq!(p.run(&["build", "--locked"]).code, Some(0));
+}
+
+#[test]
+fn a_graph_is_drawn_with_the_state_of_each_node_in_four_languages() {
+    let p = project();
+    p.run(&["build", "slim"]);
+    let json = p.run(&["graph", "--format", "json"]).json();
+    let state = |name: &str| {
+        let nodes = json["nodes"].as_array().unwrap();
+        nodes.iter().find(|n| n["name"] == name).unwrap()["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(["notes", "slim", "slimmer"].map(state), ["source", "fresh", "absent"]);
+    assert_eq!(json["edges"][1], serde_json::json!({"from": "slim", "to": "slimmer", "what": "input"}));
+    for (format, says) in [("dot", "slim\\nedit, fresh"), ("mermaid", "edit, absent"), ("svg", "edit, fresh")] {
+        let ran = p.run(&["graph", "--format", format]);
+        assert!(ran.code == Some(0) && ran.stdout.contains(says), "{format}: {}", ran.stdout);
+    }
+    let part = p.run(&["graph", "slim", "--format", "json"]).json();
+    assert_eq!(part["nodes"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn patterns_select_nodes_and_status_shows_only_those() {
+    let p = project();
+    let nodes = |args: &[&str]| -> Vec<String> {
+        let json = p.run(&[args, &["--json"]].concat()).json();
+        let list = json["nodes"].as_array().or(json["steps"].as_array()).unwrap().clone();
+        list.iter().map(|n| n["node"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(nodes(&["status", "slimm*"]), ["slimmer"]);
+    assert_eq!(nodes(&["status", "slim+"]), ["slim", "slimmer"]);
+    assert_eq!(nodes(&["plan", "sl?m"]), ["slim"]);
+    let ran = p.run(&["build", "slimer*"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("did you mean `slimmer` or `slim`?"), "{}", ran.stderr);
+}
+
+#[test]
+fn every_shell_gets_a_completion_script_that_knows_the_commands() {
+    let p = project();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = p.run(&["completions", shell]);
+        assert!(ran.code == Some(0) && ran.stdout.contains("status"), "{shell}: {}", ran.stderr);
+    }
 }

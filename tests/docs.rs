@@ -106,6 +106,58 @@ fn the_page_of_commands_is_what_the_program_says_of_itself() {
     }
 }
 
+const SCHEMA: &str = "docs/graph.schema.json";
+
+#[test]
+fn the_schema_for_editors_is_what_the_program_prints() {
+    let done = Command::new(common::GRAFTWERK).arg("schema").output().unwrap();
+    let text = String::from_utf8(done.stdout).unwrap();
+    let path = root().join(SCHEMA);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(path, text).unwrap();
+    } else {
+        assert_eq!(fs::read_to_string(path).unwrap(), text, "UPDATE_DOCS=1 cargo test --test docs writes it anew");
+    }
+}
+
+/// Whether the validator of the Python environment takes this graph.
+fn valid_by_schema(graph: &str) -> bool {
+    const CODE: &str = "import json, sys, tomllib, jsonschema\n\
+        schema = json.load(open(sys.argv[1]))\n\
+        jsonschema.Draft7Validator.check_schema(schema)\n\
+        errors = list(jsonschema.Draft7Validator(schema).iter_errors(tomllib.load(sys.stdin.buffer)))\n\
+        [print(e.json_path, e.message, file=sys.stderr) for e in errors]\n\
+        sys.exit(2 if errors else 0)";
+    let python = root().join("target/venv/bin/python");
+    let mut child = Command::new(&python)
+        .args(["-c", CODE])
+        .arg(root().join(SCHEMA))
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("{}: {e}: scripts/test makes it", python.display()));
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), graph.as_bytes()).unwrap();
+    match child.wait().unwrap().code() {
+        Some(0) => true,
+        Some(2) => false,
+        other => panic!("the validator ended with {other:?}"),
+    }
+}
+
+#[test]
+fn the_schema_takes_the_demo_and_refuses_wrong_keys() {
+    let demo = fs::read_to_string(root().join("graph.toml")).unwrap();
+    assert!(valid_by_schema(&demo));
+    for (from, to) in [
+        ("kind = \"graft\"", "kind = \"grafft\""),
+        ("kind = \"graft\"", "kind = \"graft\"\ntensor = [\"x\"]"),
+        ("[node.graft-a]", "[node.-a]"),
+        ("checkpoint = ", "checkpont = "),
+    ] {
+        assert!(demo.contains(from), "{from}");
+        assert!(!valid_by_schema(&demo.replacen(from, to, 1)), "{to} passes");
+    }
+}
+
 fn pages(dir: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -333,25 +385,32 @@ fn keys(value: &serde_json::Value) -> BTreeSet<String> {
 #[test]
 fn the_page_of_json_shows_the_keys_that_the_program_prints() {
     let page = fs::read_to_string(root().join("docs/exit-codes-and-json.md")).unwrap();
-    let shown: Vec<serde_json::Value> =
-        blocks(&page).iter().filter(|b| b.info == "json").map(|b| serde_json::from_str(&b.text).unwrap()).collect();
-    let [build, plan, status] = shown.as_slice() else { panic!("{} blocks of JSON", shown.len()) };
+    // The first block of JSON in a command's chapter.
+    let shown = |command: &str| -> serde_json::Value {
+        let chapter = page.split(&format!("### `{command}`")).nth(1).unwrap_or_else(|| panic!("no chapter {command}"));
+        serde_json::from_str(&blocks(chapter).iter().find(|b| b.info == "json").unwrap().text).unwrap()
+    };
+    let (build, plan, status, graph) = (shown("build"), shown("plan"), shown("status"), shown("graph"));
     let node = "[source]\nm = { checkpoint = \"demo/finetune\" }\n[node.a]\nkind = \"edit\"\ninputs.model = \"m\"\n";
     let project = common::Project::new(&format!("{node}drop = \"*.jinja\"\n"));
     common::copy_tree(&root().join("demo"), &project.path("demo"));
 
     let built = project.build().json();
-    assert_eq!(keys(build), keys(&built));
+    assert_eq!(keys(&build), keys(&built));
     assert_eq!(keys(&build["steps"][0]), keys(&built["steps"][0]));
     assert_eq!(keys(&build["steps"][0]["reasons"][0]), keys(&built["steps"][0]["reasons"][0]));
     project.write("graph.toml", format!("{node}drop = \"tokenizer*\"\n"));
     let planned = project.run(&["plan", "--json"]).json();
-    assert_eq!(keys(plan), keys(&planned));
+    assert_eq!(keys(&plan), keys(&planned));
     assert_eq!(keys(&plan["steps"][0]), keys(&planned["steps"][0]));
     assert_eq!(keys(&plan["steps"][0]["reasons"][0]), keys(&planned["steps"][0]["reasons"][0]));
     let stands = project.run(&["status", "--json"]).json();
-    assert_eq!(keys(status), keys(&stands));
+    assert_eq!(keys(&status), keys(&stands));
     assert_eq!(keys(&status["nodes"][0]), keys(&stands["nodes"][0]));
+    let drawn = project.run(&["graph", "--json"]).json();
+    assert_eq!(keys(&graph), keys(&drawn));
+    assert_eq!(keys(&graph["nodes"][0]), keys(&drawn["nodes"][0]));
+    assert_eq!(keys(&graph["edges"][0]), keys(&drawn["edges"][0]));
     project.build();
     let row = |command: &str| page.lines().find(|l| l.starts_with(&format!("| `{command}"))).unwrap().to_owned();
     for args in

@@ -59,7 +59,7 @@ pub(crate) enum Command {
     /// Show what a build would do and why, and do nothing.
     Plan(Plan),
     /// Show every node: whether it is built, and where.
-    Status,
+    Status(Status),
     /// Say why a node would run, or why it did.
     Why(One),
     /// Show a node's recipe, inputs, runs and files, or what an ID (`b3:…`) names.
@@ -72,6 +72,12 @@ pub(crate) enum Command {
     Update(Update),
     /// Fix which of several trees of a node is used.
     Pin(Pin),
+    /// Draw the graph with the state of every node.
+    Graph(Draw),
+    /// Print the JSON schema of graph.toml, for editors.
+    Schema,
+    /// Print a completion script for a shell.
+    Completions(Completions),
 }
 
 /// How a step may run.
@@ -91,7 +97,8 @@ pub(crate) struct How {
 /// `build`.
 #[derive(Debug, Args)]
 pub(crate) struct Build {
-    /// The nodes to build; without any, all of them.
+    /// The nodes to build; without any, all of them. `quant-*` matches names, `+NODE` adds what it needs, `NODE+` what
+    /// depends on it.
     #[arg(value_name = "NODE")]
     pub(crate) nodes: Vec<String>,
     /// How many steps run at once; without it, a number that suits this machine.
@@ -110,11 +117,51 @@ pub(crate) struct Build {
 /// `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct Plan {
-    /// The nodes to plan for; without any, all of them.
+    /// The nodes to plan for, as in `build`; without any, all of them.
     #[arg(value_name = "NODE")]
     pub(crate) nodes: Vec<String>,
     #[command(flatten)]
     pub(crate) how: How,
+}
+
+/// `status`.
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// The nodes to show, as in `build`; without any, all of them.
+    #[arg(value_name = "NODE")]
+    pub(crate) nodes: Vec<String>,
+}
+
+/// `graph`.
+#[derive(Debug, Args)]
+pub(crate) struct Draw {
+    /// The nodes to draw, as in `build`, with what they need; without any, all of them.
+    #[arg(value_name = "NODE")]
+    pub(crate) nodes: Vec<String>,
+    /// The language of the picture.
+    #[arg(long, value_enum, default_value_t = Format::Dot)]
+    pub(crate) format: Format,
+}
+
+/// How a graph is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For Graphviz.
+    Dot,
+    /// For Markdown pages.
+    Mermaid,
+    /// For programs.
+    Json,
+    /// For browsers.
+    Svg,
+}
+
+/// `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
 }
 
 /// A command about one node.

@@ -5,13 +5,16 @@
 
 mod args;
 mod build;
+mod completions;
 mod diagnostics;
 mod exit;
+mod graph;
 mod interrupt;
 mod log;
 mod path;
 mod pin;
 mod plan;
+mod schema;
 mod screen;
 mod shell;
 mod show;
@@ -42,13 +45,16 @@ pub fn main() -> ExitCode {
     let ended = match &cli.command {
         Command::Build(a) => build::run(&shell, a),
         Command::Plan(a) => plan::run(&shell, a),
-        Command::Status => status::run(&shell),
+        Command::Status(a) => status::run(&shell, a),
         Command::Why(a) => why::run(&shell, a),
         Command::Show(a) => show::run(&shell, a),
         Command::Log(a) => log::run(&shell, a),
         Command::Path(a) => path::run(&shell, a),
         Command::Update(a) => update::run(&shell, a),
         Command::Pin(a) => pin::run(&shell, a),
+        Command::Graph(a) => graph::run(&shell, a),
+        Command::Schema => schema::run(&shell),
+        Command::Completions(a) => completions::run(&shell, a),
     };
     match ended.unwrap_or_else(|e| shell.fail(&e)) {
         exit::Exit::Done if terminal::answer_lost() => exit::Exit::Failed.into(),

@@ -1,12 +1,13 @@
 //! `graftwerk status`.
 
+use crate::cli::args::Status;
 use crate::cli::exit::Exit;
 use crate::cli::shell::{Ended, Shell};
 use crate::cli::words;
 use crate::front::{Looking, NodeStatus, StatusReport};
 
-pub(crate) fn run(shell: &Shell) -> Ended {
-    let (report, _) = shell.ask(|p, events, cancel| p.status(Looking::default(), events, cancel))?;
+pub(crate) fn run(shell: &Shell, args: &Status) -> Ended {
+    let (report, _) = shell.ask(|p, events, cancel| p.status(&args.nodes, Looking::default(), events, cancel))?;
     shell.source_errors(report.errors.iter().map(|e| (e.error.as_str(), e.hint.as_deref())));
     if shell.terminal.json {
         shell.answer_json(&report);

@@ -3,6 +3,7 @@
 //! `argv → Goal → graph.select → Selection → plan(graph, selection, store) → scheduler.run(plan) → Report → rendering`
 
 mod build;
+mod draw;
 mod error;
 mod query;
 mod report;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use build::BuildOptions;
+pub use draw::{Drawing, DrawnEdge, DrawnNode};
 pub use error::{FrontError, Result};
 pub use query::{LogText, PinReport, Shown, Why};
 pub use report::{BuildReport, NodeStatus, PlanReport, PlanStep, StatusReport, StepReport, UpdateReport};

@@ -107,15 +107,23 @@ impl Rest {
 }
 
 impl Project {
-    /// How every node stands.
-    pub fn status(&self, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<StatusReport> {
-        let read =
-            |m: &crate::plan::Machine<'_>| -> Vec<NodeStatus> { m.report().map(|n| self.node_status(&n)).collect() };
-        let (nodes, sources) = self.at_rest(&[], looking, events, cancel, read)?;
+    /// How the goals stand, or every node.
+    pub fn status(
+        &self,
+        goals: &[String],
+        looking: Looking,
+        events: &Events,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<StatusReport> {
+        let wanted = self.select(goals)?.goals;
+        let read = |m: &crate::plan::Machine<'_>| -> Vec<NodeStatus> {
+            m.report().filter(|n| wanted.contains(&n.spec.name)).map(|n| self.node_status(&n)).collect()
+        };
+        let (nodes, sources) = self.at_rest(goals, looking, events, cancel, read)?;
         Ok(StatusReport { nodes, errors: error_reports(&sources.errors) })
     }
 
-    fn node_status(&self, n: &NodeReport<'_>) -> NodeStatus {
+    pub(super) fn node_status(&self, n: &NodeReport<'_>) -> NodeStatus {
         let run = match n.state {
             State::Known(run) | State::Present { run, .. } => Some(run),
             _ => None,

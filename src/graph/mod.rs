@@ -15,6 +15,7 @@ mod links;
 pub mod lock;
 pub mod name;
 pub mod node;
+mod schema;
 pub mod select;
 pub mod source;
 
@@ -31,6 +32,7 @@ pub use filter::{Excludes, Filter};
 pub use lock::Lock;
 pub use name::Name;
 pub use node::{InputSpec, NodeSpec, Ref};
+pub use schema::schema;
 pub use select::{SelectError, Selection, select};
 pub use source::{SourceKind, SourceSpec};
 
