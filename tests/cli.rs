@@ -34,7 +34,7 @@ fn project() -> Project {
 #[test]
 fn json_is_one_object_on_stdout_and_all_else_is_on_stderr() {
     let p = project();
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 11] = [
         &["plan"],
         &["build"],
         &["status"],
@@ -45,6 +45,7 @@ fn json_is_one_object_on_stdout_and_all_else_is_on_stderr() {
         &["update"],
         &["pin", "slim"],
         &["graph"],
+        &["doctor"],
     ];
     for args in commands {
         let ran = p.run(&[args, &["--json"]].concat());
@@ -261,4 +262,20 @@ fn every_shell_gets_a_completion_script_that_knows_the_commands() {
         let ran = p.run(&["completions", shell]);
         assert!(ran.code == Some(0) && ran.stdout.contains("status"), "{shell}: {}", ran.stderr);
     }
+}
+
+#[test]
+fn a_doctor_looks_at_a_machine_without_a_graph_and_makes_nothing() {
+    let p = project();
+    std::fs::remove_file(p.path("graph.toml")).unwrap();
+    let before = common::files(&p.dir);
+    let ran = p.run(&["doctor"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for line in ["lacks  graph", "graftwerk init", "works  links", "works  clock", "works  space"] {
+        assert!(ran.stdout.contains(line), "{line} in\n{}", ran.stdout);
+    }
+    assert_eq!(common::files(&p.dir), before);
+    p.write("graph.toml", "[node.x]\n");
+    let ran = p.run(&["doctor", "--json"]);
+    assert_eq!((ran.code, ran.json()["ok"].as_bool()), (Some(1), Some(false)));
 }

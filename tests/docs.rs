@@ -290,18 +290,20 @@ fn lines_match(wanted: &[&str], found: &[&str]) -> bool {
     }
 }
 
-#[test]
-fn the_tutorial_s_files_and_commands_run_with_the_output_that_it_shows() {
+// Runs every command of a page, and writes its files, in a folder with the demo's models.
+fn run_page(name: &str) -> usize {
     let project = common::Project::new("");
+    fs::remove_file(project.path("graph.toml")).unwrap();
     common::copy_tree(&root().join("demo"), &project.path("demo"));
     let bin = Path::new(common::GRAFTWERK).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    let page = fs::read_to_string(root().join("docs/tutorial.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs").join(name)).unwrap();
+    let page_name = name;
     let mut ran = 0;
     for block in blocks(&page) {
         let (language, name) = block.info.split_once(' ').unwrap_or((&block.info, ""));
         if language != "console" {
-            assert!(!name.is_empty(), "docs/tutorial.md:{}: a block that is no file and no command", block.line);
+            assert!(!name.is_empty(), "docs/{page_name}:{}: a block that is no file and no command", block.line);
             let before = name.strip_prefix('+').map(|n| (n, project.read(n)));
             let (name, text) = before.map_or((name, block.text.clone()), |(n, old)| (n, old + &block.text));
             project.write(name, text);
@@ -320,12 +322,32 @@ fn the_tutorial_s_files_and_commands_run_with_the_output_that_it_shows() {
             let told = |line: &&str| !line.starts_with("  hashed ");
             let found: Vec<&str> = text.lines().filter(told).collect();
             let wanted: Vec<&str> = example.output.iter().copied().filter(told).collect();
-            let place = format!("docs/tutorial.md:{}: $ {}", block.line, example.command);
+            let place = format!("docs/{page_name}:{}: $ {}", block.line, example.command);
             assert_eq!(done.status.code(), Some(example.code), "{place}\n{text}");
             assert!(lines_match(&wanted, &found), "{place}\nfound:\n{text}\nwanted:\n{}", wanted.join("\n"));
         }
     }
+    ran
+}
+
+#[test]
+fn the_tutorial_s_files_and_commands_run_with_the_output_that_it_shows() {
+    let ran = run_page("tutorial.md");
     assert!(ran > 15, "only {ran} commands were found");
+}
+
+#[test]
+fn the_commands_of_every_other_page_run_with_the_output_that_it_shows() {
+    let mut all = Vec::new();
+    pages(&root().join("docs"), &mut all);
+    let mut ran = 0;
+    for page in all {
+        let name = page.strip_prefix(root().join("docs")).unwrap().to_str().unwrap().to_owned();
+        if name != "tutorial.md" && fs::read_to_string(&page).unwrap().contains("\n```console") {
+            ran += run_page(&name);
+        }
+    }
+    assert!(ran > 10, "only {ran} commands were found");
 }
 
 /// The block with a stub for every source and check that it names and does not declare.
@@ -391,6 +413,7 @@ fn the_page_of_json_shows_the_keys_that_the_program_prints() {
         serde_json::from_str(&blocks(chapter).iter().find(|b| b.info == "json").unwrap().text).unwrap()
     };
     let (build, plan, status, graph) = (shown("build"), shown("plan"), shown("status"), shown("graph"));
+    let doctor = shown("doctor");
     let node = "[source]\nm = { checkpoint = \"demo/finetune\" }\n[node.a]\nkind = \"edit\"\ninputs.model = \"m\"\n";
     let project = common::Project::new(&format!("{node}drop = \"*.jinja\"\n"));
     common::copy_tree(&root().join("demo"), &project.path("demo"));
@@ -409,6 +432,10 @@ fn the_page_of_json_shows_the_keys_that_the_program_prints() {
     assert_eq!(keys(&status["nodes"][0]), keys(&stands["nodes"][0]));
     let drawn = project.run(&["graph", "--json"]).json();
     assert_eq!(keys(&graph), keys(&drawn));
+    let looked = project.run(&["doctor", "--json"]).json();
+    assert_eq!(keys(&doctor), keys(&looked));
+    let lacks = looked["findings"].as_array().unwrap().iter().find(|f| f["health"] != "works");
+    assert!(lacks.is_none_or(|f| keys(f) == keys(&doctor["findings"][0])));
     assert_eq!(keys(&graph["nodes"][0]), keys(&drawn["nodes"][0]));
     assert_eq!(keys(&graph["edges"][0]), keys(&drawn["edges"][0]));
     project.build();

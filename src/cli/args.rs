@@ -54,6 +54,8 @@ pub(crate) struct Global {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Write a graph.toml to begin with.
+    Init(Init),
     /// Build nodes, and of what they need only what is not built yet.
     Build(Build),
     /// Show what a build would do and why, and do nothing.
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     Pin(Pin),
     /// Draw the graph with the state of every node.
     Graph(Draw),
+    /// Look at what of this machine works for graftwerk, what does not, and how to mend it.
+    Doctor,
     /// Print the JSON schema of graph.toml, for editors.
     Schema,
     /// Print a completion script for a shell.
@@ -122,6 +126,27 @@ pub(crate) struct Plan {
     pub(crate) nodes: Vec<String>,
     #[command(flatten)]
     pub(crate) how: How,
+}
+
+/// `init`.
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// What the graph is for.
+    #[arg(value_enum, default_value_t = Template::Accelerate)]
+    pub(crate) template: Template,
+}
+
+/// A graph to begin with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Template {
+    /// Graft, quant, splice, check and serve: a fast seat for a finetune.
+    Accelerate,
+    /// Two finetunes in four bits, weights only.
+    Quantise,
+    /// One base, several finetunes, several formats.
+    Family,
+    /// A seat that is replaced, and put back.
+    Replace,
 }
 
 /// `status`.

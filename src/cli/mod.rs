@@ -7,8 +7,10 @@ mod args;
 mod build;
 mod completions;
 mod diagnostics;
+mod doctor;
 mod exit;
 mod graph;
+mod init;
 mod interrupt;
 mod log;
 mod path;
@@ -43,6 +45,7 @@ pub fn main() -> ExitCode {
     };
     let shell = Shell::new(&cli.global);
     let ended = match &cli.command {
+        Command::Init(a) => init::run(&shell, a),
         Command::Build(a) => build::run(&shell, a),
         Command::Plan(a) => plan::run(&shell, a),
         Command::Status(a) => status::run(&shell, a),
@@ -53,6 +56,7 @@ pub fn main() -> ExitCode {
         Command::Update(a) => update::run(&shell, a),
         Command::Pin(a) => pin::run(&shell, a),
         Command::Graph(a) => graph::run(&shell, a),
+        Command::Doctor => doctor::run(&shell),
         Command::Schema => schema::run(&shell),
         Command::Completions(a) => completions::run(&shell, a),
     };

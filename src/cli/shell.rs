@@ -38,6 +38,11 @@ impl Shell {
         Self { terminal, location, cancel: interrupt::watch(terminal) }
     }
 
+    /// Where the project is.
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
+    }
+
     /// Opens the project and asks it something, with a screen that shows what happens meanwhile.
     pub(crate) fn ask<T>(
         &self,

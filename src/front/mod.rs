@@ -3,8 +3,10 @@
 //! `argv → Goal → graph.select → Selection → plan(graph, selection, store) → scheduler.run(plan) → Report → rendering`
 
 mod build;
+mod doctor;
 mod draw;
 mod error;
+mod init;
 mod query;
 mod report;
 
@@ -14,8 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use build::BuildOptions;
+pub use doctor::{Diagnosis, Finding, Health, doctor};
 pub use draw::{Drawing, DrawnEdge, DrawnNode};
 pub use error::{FrontError, Result};
+pub use init::{Starter, init};
 pub use query::{LogText, PinReport, Shown, Why};
 pub use report::{BuildReport, NodeStatus, PlanReport, PlanStep, StatusReport, StepReport, UpdateReport};
 
@@ -75,26 +79,25 @@ pub(crate) struct Sources {
 impl Project {
     /// Opens the project at `location`. Errors: the graph's, with places; the store's; a damaged lock.
     pub fn open(location: &Location) -> Result<Self> {
-        let dir = if location.dir.as_os_str().is_empty() { PathBuf::from(".") } else { location.dir.clone() };
-        let named = location.graph.clone().unwrap_or_else(|| PathBuf::from("graph.toml"));
-        let path = dir.join(&named);
-        let bytes = match std::fs::read(&path) {
-            Ok(b) => b,
-            Err(source) => return Err(FrontError::NoGraph { path, source }),
-        };
-        let label = path.strip_prefix("./").unwrap_or(&path).display().to_string();
-        let graph = Graph::parse_bytes(&label, &bytes)?;
+        let path = graph_file(location);
+        let graph = read_graph(&path)?;
         let graph_path = path.canonicalize().map_err(crate::fsx::at("find", &path)).map_err(StoreError::from)?;
         let root = graph_path.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned);
         let lock_path = graph_path.with_extension("lock");
         let lock = Lock::read(&lock_path)?;
-        let store_dir = match (&location.store, &graph.store) {
-            (Some(s), _) => dir.join(s),
-            (None, Some(s)) => root.join(s),
-            (None, None) => root.join("store"),
-        };
-        let store = Store::open(&store_dir)?;
+        let store = Store::open(&store_dir(location, &graph.store, &root))?;
         Ok(Self { graph, store, root, graph_path, lock_path, lock })
+    }
+
+    /// The graph at `location`, and where its store is or would be; nothing is made. Where there is no graph, the store
+    /// is where it would be for one.
+    pub fn places(location: &Location) -> (Result<Graph>, PathBuf) {
+        let path = graph_file(location);
+        let graph = read_graph(&path);
+        let root = path.canonicalize().unwrap_or(path).parent().map_or_else(|| PathBuf::from("/"), Path::to_owned);
+        let stated = graph.as_ref().ok().and_then(|g| g.store.clone());
+        let store = store_dir(location, &stated, &root);
+        (graph, std::path::absolute(&store).unwrap_or(store))
     }
 
     /// The pinned realisations.
@@ -235,6 +238,28 @@ impl Project {
 
     pub(crate) fn processes(&self, looking: Looking) -> HostProcesses {
         HostProcesses::new(Arc::clone(&self.store), looking.unsandboxed)
+    }
+}
+
+fn start(location: &Location) -> PathBuf {
+    if location.dir.as_os_str().is_empty() { PathBuf::from(".") } else { location.dir.clone() }
+}
+
+fn graph_file(location: &Location) -> PathBuf {
+    start(location).join(location.graph.clone().unwrap_or_else(|| PathBuf::from("graph.toml")))
+}
+
+fn read_graph(path: &Path) -> Result<Graph> {
+    let bytes = std::fs::read(path).map_err(|source| FrontError::NoGraph { path: path.to_owned(), source })?;
+    let label = path.strip_prefix("./").unwrap_or(path).display().to_string();
+    Ok(Graph::parse_bytes(&label, &bytes)?)
+}
+
+fn store_dir(location: &Location, stated: &Option<String>, root: &Path) -> PathBuf {
+    match (&location.store, stated) {
+        (Some(s), _) => start(location).join(s),
+        (None, Some(s)) => root.join(s),
+        (None, None) => root.join("store"),
     }
 }
 

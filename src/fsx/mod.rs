@@ -4,6 +4,7 @@
 pub mod copy;
 pub mod failpoint;
 pub mod lock;
+pub mod probe;
 pub mod stat;
 
 use std::fs::{self, File};

@@ -44,6 +44,7 @@ pub use blobs::Presence;
 pub use error::{Result, StoreError};
 pub use publish::{Published, collect};
 pub use source::{ScanOptions, Scanned, SourceForm};
+pub use version::VERSION;
 
 use crate::digest::{BlobId, RecipeId, TreeId};
 use crate::fsx::lock::{FileLock, Tried, try_lock};

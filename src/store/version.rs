@@ -8,7 +8,7 @@ use crate::store::objects::read_plain;
 use crate::store::sealed::seal_older;
 
 /// The text of a VERSION file.
-pub(crate) const VERSION: &str = "graftwerk store 2\n";
+pub const VERSION: &str = "graftwerk store 2\n";
 
 // Its records and roots have no sums.
 const UNSEALED: &str = "graftwerk store 1\n";
