@@ -1,87 +1,57 @@
-//! kill -9 at any call that changes the disk: nothing half-made is ever taken for whole, and the next build goes on
-//! unaided to the same trees.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! kill -9 at any call that changes the disk, and at any moment, in every command: nothing half-made is ever taken for
+//! whole, and the next run goes on unaided to the same trees.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod common;
+mod harness;
 
-use std::fs;
-use std::os::unix::process::ExitStatusExt as _;
+use harness::{Fault, Prepared, Random, broken_off, each, kills, long, prepare_all, spread};
 
-use common::{Project, store_check};
-
-/// Kills in CI; `GRAFTWERK_KILLS` asks for more.
-const KILLS: u64 = 100;
-
-// xorshift64*: the points are random and the same each time.
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-}
-
-fn calls_of_a_build(p: &Project) -> u64 {
-    let trace = p.holder().join("trace");
-    let o = p.command(&["build"]).env("GRAFTWERK_FAILPOINT", format!("trace={}", trace.display())).output().unwrap();
-    assert!(o.status.success(), "{}", String::from_utf8_lossy(&o.stderr));
-    fs::read_to_string(trace).unwrap().lines().count() as u64
-}
+/// Kills in CI, over all scenarios.
+const KILLS: u64 = 108;
 
 #[test]
-fn a_build_killed_at_any_point_goes_on_unaided_to_the_same_trees() {
-    let reference = Project::demo();
-    let calls = calls_of_a_build(&reference);
-    assert!(calls > 200, "only {calls} calls pass a fail point");
-    let trees = reference.trees();
-    let kills = std::env::var("GRAFTWERK_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(KILLS);
-    let workers = 2;
-    let killed = std::thread::scope(|s| {
-        let threads: Vec<_> = (0..workers)
-            .map(|w| {
-                let trees = &trees;
-                s.spawn(move || {
-                    let mut state = 0x9e37_79b9_7f4a_7c15 + w;
-                    let mut killed = 0;
-                    for _ in (w..kills).step_by(workers as usize) {
-                        // A build makes some calls more or fewer than the one that was counted (who waits for whom
-                        // differs): where it ended before its point, an earlier point is taken.
-                        let mut bound = calls;
-                        while bound > 0 {
-                            let at = random(&mut state) % bound + 1;
-                            if kill_and_go_on(at, trees) {
-                                killed += 1;
-                                break;
-                            }
-                            bound = at - 1;
-                        }
-                    }
-                    killed
-                })
-            })
-            .collect();
-        threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
-    });
-    assert_eq!(killed, kills);
+fn a_command_killed_at_any_point_goes_on_unaided_to_the_same_trees() {
+    let scenarios = prepare_all();
+    let wanted = if long() { u64::MAX } else { kills().unwrap_or(KILLS) };
+    // One kill in six comes from outside, by time.
+    let (by_call, by_time) = if long() { (u64::MAX, 10) } else { share(wanted, scenarios.len() as u64) };
+    let mut work: Vec<(&Prepared, Fault)> = Vec::new();
+    for (n, s) in scenarios.iter().enumerate() {
+        let mut random = Random(n as u64 + 1);
+        // Where a scenario has fewer calls than that, some are hit twice: once is not always like the other.
+        let points = spread(s.calls, by_call, n as u64);
+        let again = if long() { 0 } else { by_call.saturating_sub(points.len() as u64) };
+        work.extend(points.into_iter().map(|at| (s, Fault::Kill(at))));
+        work.extend((0..again).map(|_| (s, Fault::Kill(random.below(s.calls) + 1))));
+        for _ in 0..by_time {
+            work.push((s, Fault::KillAfter(s.took.mul_f64(random.below(900) as f64 / 1000.0))));
+        }
+    }
+    let killed: u64 = each(work.len(), |i| u64::from(killed(work[i].0, work[i].1, i as u64))).iter().sum();
+    let calls: u64 = scenarios.iter().map(|s| s.calls).sum();
+    println!("{killed} kills in {} scenarios of {calls} calls that change the disk", scenarios.len());
+    assert!(killed >= if long() { calls } else { wanted } * 95 / 100, "only {killed} kills were made");
 }
 
-fn kill_and_go_on(at: u64, trees: &std::collections::BTreeMap<String, String>) -> bool {
-    let p = Project::demo();
-    let o = p.command(&["build"]).env("GRAFTWERK_FAILPOINT", format!("kill@{at}")).output().unwrap();
-    let died = o.status.signal() == Some(9);
-    assert!(died || o.status.success(), "kill@{at}: {}", String::from_utf8_lossy(&o.stderr));
-    store_check::check(&p.path("store"));
-    let next = p.run(&["build", "--json"]);
-    assert_eq!(next.code, Some(0), "after kill@{at}: {}\n{}", next.stdout, next.stderr);
-    assert_eq!(&p.trees(), trees, "after kill@{at}");
-    store_check::check(&p.path("store"));
-    let left: Vec<_> = fs::read_dir(p.path("store/tmp")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert!(left.is_empty(), "after kill@{at} {left:?} is left in tmp/");
-    let mut folders = vec![p.dir.clone(), p.path("out"), p.path("store"), p.path("store/roots")];
-    folders.extend(fs::read_dir(p.path("store/refs")).unwrap().map(|e| e.unwrap().path()));
-    for entry in folders.iter().flat_map(|f| fs::read_dir(f).unwrap()) {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        let half_made = name.starts_with('.') || name.len() > 62 && name.contains('.');
-        assert!(!half_made, "after kill@{at} {name} is left");
+fn share(wanted: u64, scenarios: u64) -> (u64, u64) {
+    let each = wanted.div_ceil(scenarios);
+    (each - each / 6, each / 6)
+}
+
+// A command makes some calls more or fewer than the one that was counted (who waits for whom differs), and takes more
+// or less time: where it ended before its point, an earlier one is taken.
+fn killed(s: &Prepared, fault: Fault, seed: u64) -> bool {
+    let mut random = Random(seed + 77);
+    let mut fault = fault;
+    loop {
+        if broken_off(s, fault) {
+            return true;
+        }
+        fault = match fault {
+            Fault::Kill(at) if at > 1 => Fault::Kill(random.below(at - 1) + 1),
+            Fault::KillAfter(wait) if wait.as_millis() > 0 => Fault::KillAfter(wait / 2),
+            _ => return false,
+        };
     }
-    died
 }

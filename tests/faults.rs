@@ -210,6 +210,30 @@ fn a_spoilt_listing_is_damage_in_every_shape() {
 }
 
 #[test]
+fn a_text_object_that_is_spoilt_in_any_way_is_set_aside_and_written_anew_when_its_text_is_at_hand() {
+    for (how, spoil) in SPOILS {
+        let p = seat();
+        p.build();
+        let trees = p.trees();
+        // The runs are lost, so every step is made again, with every listing and recipe.
+        fs::remove_dir_all(p.path("store/runs")).unwrap();
+        let mut spoilt = 0;
+        for folder in ["trees", "recipes"] {
+            for file in files_below(&p.path("store").join(folder)) {
+                spoil(&file);
+                spoilt += 1;
+            }
+        }
+        let r = p.run(&["build", "--json"]);
+        assert_eq!(r.code, Some(0), "{how}: {}", r.stderr);
+        assert!(r.stderr.contains("set aside as"), "{how}: {}", r.stderr);
+        assert_eq!(p.trees(), trees, "{how}");
+        assert_eq!(fs::read_dir(p.path("store/quarantine")).unwrap().count(), spoilt, "{how}");
+        store_check::check(&p.path("store"));
+    }
+}
+
+#[test]
 fn spoilt_tensor_tables_and_refs_are_made_again_and_nothing_runs() {
     for folder in ["tensors", "refs"] {
         spoil_each(folder, |p, how, trees| {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::exec::sys::read_lease;
+use crate::fsx;
 use crate::model::path::RelPath;
 use crate::model::tree::link_stays_inside;
 
@@ -79,7 +80,7 @@ pub fn check_output(out: &Path) -> Result<(), OutputFault> {
         let failed = |source| OutputFault::Io { path: at.display().to_string(), source };
         let mode = fs::symlink_metadata(&at).map_err(failed)?.permissions().mode();
         if mode & 0o700 != 0o700 {
-            fs::set_permissions(&at, fs::Permissions::from_mode(mode & 0o7777 | 0o700)).map_err(failed)?;
+            fsx::set_mode(&at, mode & 0o7777 | 0o700).map_err(|e| failed(e.source))?;
         }
         for entry in fs::read_dir(&at).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -136,7 +137,7 @@ fn file(path: RelPath, at: &Path) -> Result<(), OutputFault> {
         return Err(OutputFault::Setuid { mode: m.mode() & 0o7777, path });
     }
     if m.mode() & 0o400 == 0 {
-        fs::set_permissions(at, fs::Permissions::from_mode(m.mode() & 0o7777 | 0o400)).map_err(io)?;
+        fsx::set_mode(at, m.mode() & 0o7777 | 0o400).map_err(|e| io(e.source))?;
     }
     // Without waiting: what was a file a moment ago may be a pipe now.
     let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(at).map_err(io)?;

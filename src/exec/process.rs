@@ -16,6 +16,7 @@ use crate::exec::spec::{MountSource, ProcessSpec, TreeEntry, link_inputs};
 use crate::exec::tail::Tail;
 use crate::exec::wire::{Bytes, Orders, Said, WireEntry, WireMount, WireSource};
 use crate::exec::{ExecError, HELPER_ARGUMENT};
+use crate::fsx::{self, Call, change};
 use crate::model::run::Isolation;
 
 // How often we look whether the build is being stopped.
@@ -95,7 +96,7 @@ impl Exit {
 pub fn run(spec: &ProcessSpec, cancelled: &dyn Fn() -> bool, on_line: &dyn Fn(&str)) -> Result<Exit, ExecError> {
     prepare(spec)?;
     let orders = orders(spec, Some(Bytes::from(spec.program.as_str())))?;
-    let log = File::create(&spec.places.log)
+    let log = change(Call::Create(&spec.places.log), || File::create(&spec.places.log))
         .map_err(ExecError::io(format!("cannot write the log {}", spec.places.log.display())))?;
     Watch::start(spec, &orders)?.until_end(spec, Some(log), cancelled, on_line)
 }
@@ -110,10 +111,12 @@ fn prepare(spec: &ProcessSpec) -> Result<(), ExecError> {
     let scratch = &spec.places.scratch;
     for dir in ["root", "tmp"] {
         let dir = scratch.join(dir);
-        std::fs::create_dir(&dir).map_err(ExecError::io(format!("cannot make the folder {}", dir.display())))?;
+        let made = fsx::create_dir(&dir).map_err(|e| e.source);
+        made.map_err(ExecError::io(format!("cannot make the folder {}", dir.display())))?;
     }
     let file = scratch.join("in.json");
-    std::fs::write(&file, &spec.manifest).map_err(ExecError::io(format!("cannot write {}", file.display())))?;
+    let written = fsx::write_new(&file, spec.manifest.as_bytes(), 0o644).map_err(|e| e.source);
+    written.map_err(ExecError::io(format!("cannot write {}", file.display())))?;
     if spec.isolation == Isolation::None {
         return link_inputs(&spec.mounts);
     }
@@ -288,7 +291,7 @@ impl Watch {
                 Ok(n) => {
                     self.tail.push(&buffer[..n], on_line);
                     if let Some(file) = log {
-                        file.write_all(&buffer[..n])?;
+                        fsx::write_all(file, &buffer[..n])?;
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),

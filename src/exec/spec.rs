@@ -9,6 +9,7 @@ use crate::digest::BlobId;
 use crate::exec::ExecError;
 use crate::exec::inside::{free_place, resolve_links};
 use crate::exec::tools::Tools;
+use crate::fsx;
 use crate::kinds::command::{Layout, Text, manifest};
 use crate::kinds::{Input, ProcessStep};
 use crate::model::path::RelPath;
@@ -271,13 +272,15 @@ fn bare_program(argv: &[String], env: &BTreeMap<String, String>) -> String {
 
 /// Puts the inputs of a step without isolation in place: links below `scratch/in`.
 pub(super) fn link_inputs(mounts: &BTreeMap<String, MountSource>) -> Result<(), ExecError> {
-    use std::os::unix::fs::symlink;
+    let symlink = |from: &Path, to: &Path| fsx::symlink(from, to).map_err(|e| e.source);
     let link = |from: &Path, to: &Path| {
         let from = std::path::absolute(from).unwrap_or_else(|_| from.to_path_buf());
         symlink(&from, to).map_err(ExecError::io(format!("cannot link {} at {}", from.display(), to.display())))
     };
-    let folder =
-        |p: &Path| std::fs::create_dir_all(p).map_err(ExecError::io(format!("cannot make the folder {}", p.display())));
+    let folder = |p: &Path| {
+        let made = fsx::create_dir_all(p).map_err(|e| e.source);
+        made.map_err(ExecError::io(format!("cannot make the folder {}", p.display())))
+    };
     for (at, source) in mounts {
         let at = Path::new(at);
         if let Some(parent) = at.parent() {
@@ -296,7 +299,7 @@ pub(super) fn link_inputs(mounts: &BTreeMap<String, MountSource>) -> Result<(), 
                     match entry {
                         TreeEntry::File { host, .. } => link(host, &here)?,
                         TreeEntry::Link(target) => {
-                            symlink(std::ffi::OsStr::from_bytes(target), &here)
+                            symlink(Path::new(std::ffi::OsStr::from_bytes(target)), &here)
                                 .map_err(ExecError::io(format!("cannot make the link {}", here.display())))?;
                         }
                         TreeEntry::EmptyDir => folder(&here)?,

@@ -6,9 +6,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 
-use crate::fsx::hit;
+use crate::fsx::hit_file;
 
 /// How the bytes of a range came over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,7 +59,7 @@ pub fn copy_range(
     len: u64,
     step: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Copied, CopyError> {
-    hit("copy", Path::new("(range)"))?;
+    hit_file("copy", dst)?;
     let mut job = Job { src, from, dst, to, len, done: 0, copied: Copied::default(), step };
     if let Some((head, middle)) = job.cloneable() {
         job.copy_until(head)?;
@@ -158,6 +157,9 @@ impl Job<'_> {
 
 // Says whether the extents are shared now.
 fn clone_piece(src: &File, from: u64, dst: &File, to: u64, len: u64) -> bool {
+    if hit_file("clone", dst).is_err() {
+        return false;
+    }
     let range =
         libc::file_clone_range { src_fd: src.as_raw_fd().into(), src_offset: from, src_length: len, dest_offset: to };
     loop {

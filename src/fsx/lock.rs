@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fsx::{FileStat, FsResult, at};
+use crate::fsx::{self, Call, FileStat, FsResult, at, change};
 
 /// Who holds a lock, as it says itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,10 +54,10 @@ pub fn host_name() -> String {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir)?;
+    if let Some(dir) = path.parent().filter(|d| !d.is_dir()) {
+        fsx::create_dir_all(dir).map_err(|e| e.source)?;
     }
-    File::options().read(true).write(true).create(true).truncate(false).open(path)
+    change(Call::Create(path), || File::options().read(true).write(true).create(true).truncate(false).open(path))
 }
 
 /// Tries to take the lock at `path` alone, once. `what` is written into it for others to read; with `remove` the file
@@ -80,7 +80,7 @@ pub fn try_lock(path: &Path, what: &str, remove: bool) -> FsResult<Tried> {
             since: jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default().to_string(),
         };
         // Best effort: a full disk must not keep us from a lock that we hold.
-        let _ = write_holder(&mut file, &holder);
+        let _ = change(Call::Write(path), || write_holder(&mut file, &holder));
         return Ok(Tried::Held(FileLock { file, path: path.to_owned(), remove }));
     }
 }
@@ -95,12 +95,14 @@ pub fn lock(
     cancelled: &dyn Fn() -> bool,
 ) -> FsResult<Option<FileLock>> {
     let mut last: Option<Option<Holder>> = None;
+    let mut looked = false;
     let mut pause = Duration::from_millis(5);
     loop {
         match try_lock(path, what, remove)? {
             Tried::Held(l) => return Ok(Some(l)),
             Tried::Busy(holder) => {
-                if last.as_ref() != Some(&holder) {
+                // A sweep holds a lock for a moment, which is no news.
+                if std::mem::replace(&mut looked, true) && last.as_ref() != Some(&holder) {
                     busy(holder.as_ref());
                     last = Some(holder);
                 }
@@ -152,7 +154,7 @@ impl Drop for FileLock {
     fn drop(&mut self) {
         if self.remove {
             // Removed while held: whoever waits for this inode finds that the path no longer names it.
-            let _ = std::fs::remove_file(&self.path);
+            let _ = fsx::remove_file(&self.path);
         }
         let _ = self.file.unlock();
     }

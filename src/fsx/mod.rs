@@ -5,16 +5,19 @@ pub mod copy;
 pub mod failpoint;
 pub mod lock;
 pub mod probe;
+mod record;
 pub mod stat;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, CWD, RenameFlags, Timespec, Timestamps};
 
-pub use failpoint::hit;
+pub(crate) use failpoint::{Call, change};
+pub use failpoint::{hit, hit_file};
 pub use stat::FileStat;
 
 /// An I/O error with the path and the operation that met it.
@@ -49,49 +52,66 @@ pub enum Placed {
 
 /// Creates a folder and those above it.
 pub fn create_dir_all(path: &Path) -> FsResult<()> {
-    hit("mkdir", path).and_then(|()| fs::create_dir_all(path)).map_err(at("create the folder", path))
+    let mut missing: Vec<&Path> = Vec::new();
+    for dir in path.ancestors().filter(|d| !d.as_os_str().is_empty()) {
+        if dir.is_dir() {
+            break;
+        }
+        missing.push(dir);
+    }
+    for dir in missing.into_iter().rev() {
+        match change(Call::Mkdir(dir), || fs::create_dir(dir)) {
+            // Another process was first.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+            done => done.map_err(at("create the folder", dir))?,
+        }
+    }
+    Ok(())
 }
 
 /// Creates a folder that must not exist.
 pub fn create_dir(path: &Path) -> FsResult<()> {
-    hit("mkdir", path).and_then(|()| fs::create_dir(path)).map_err(at("create the folder", path))
+    change(Call::Mkdir(path), || fs::create_dir(path)).map_err(at("create the folder", path))
 }
 
 /// Renames without ever replacing: an existing target, be it an empty folder, is left as it is.
 pub fn rename_noreplace(from: &Path, to: &Path) -> FsResult<Placed> {
-    hit("rename", to).map_err(at("rename to", to))?;
-    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+    let renamed =
+        change(Call::Rename(from, to), || Ok(rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?));
+    match renamed {
         Ok(()) => Ok(Placed::Placed),
-        Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOTEMPTY) => Ok(Placed::Existed),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EEXIST | libc::ENOTEMPTY)) => Ok(Placed::Existed),
         // File systems without RENAME_NOREPLACE: a hard link is the other call that never replaces.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if from.is_file() => match fs::hard_link(from, to) {
-            Ok(()) => fs::remove_file(from).map(|()| Placed::Placed).map_err(at("remove", from)),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(Placed::Existed),
-            Err(e) => Err(at("rename to", to)(e)),
-        },
-        Err(e) => Err(at("rename to", to)(e.into())),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) && from.is_file() => {
+            match change(Call::Link(from, to), || fs::hard_link(from, to)) {
+                Ok(()) => remove_file(from).map(|()| Placed::Placed),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(Placed::Existed),
+                Err(e) => Err(at("rename to", to)(e)),
+            }
+        }
+        Err(e) => Err(at("rename to", to)(e)),
     }
 }
 
 /// Renames over whatever is there: only for the few places of the store that may change, and for moving a thing out
 /// of the way to a fresh name.
 pub fn rename_over(from: &Path, to: &Path) -> FsResult<()> {
-    hit("rename", to).and_then(|()| fs::rename(from, to)).map_err(at("rename to", to))
+    change(Call::Rename(from, to), || fs::rename(from, to)).map_err(at("rename to", to))
 }
 
 /// A hard link, never replacing.
 pub fn hard_link(from: &Path, to: &Path) -> FsResult<()> {
-    hit("link", to).and_then(|()| fs::hard_link(from, to)).map_err(at("link", to))
+    change(Call::Link(from, to), || fs::hard_link(from, to)).map_err(at("link", to))
 }
 
 /// A symbolic link, never replacing.
 pub fn symlink(target: &Path, at_path: &Path) -> FsResult<()> {
-    hit("symlink", at_path).and_then(|()| std::os::unix::fs::symlink(target, at_path)).map_err(at("link", at_path))
+    change(Call::Symlink(target, at_path), || std::os::unix::fs::symlink(target, at_path)).map_err(at("link", at_path))
 }
 
 /// Removes a file or a link; one that is not there is no error.
 pub fn remove_file(path: &Path) -> FsResult<()> {
-    match hit("unlink", path).and_then(|()| fs::remove_file(path)) {
+    match change(Call::Unlink(path), || fs::remove_file(path)) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(at("remove", path)(e)),
         _ => Ok(()),
     }
@@ -99,21 +119,21 @@ pub fn remove_file(path: &Path) -> FsResult<()> {
 
 /// Removes a folder and all below it, following no link; folders without write permission are opened up first.
 pub fn remove_tree(path: &Path) -> FsResult<()> {
-    hit("rmtree", path).map_err(at("remove", path))?;
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(at("look at", path)(e)),
         Ok(m) if !m.is_dir() => return remove_file(path),
         Ok(_) => {}
     }
-    match fs::remove_dir_all(path) {
+    let removed = change(Call::Rmtree(path), || match fs::remove_dir_all(path) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(_) => {
-            open_up(path).map_err(at("open up", path))?;
-            fs::remove_dir_all(path).map_err(at("remove", path))
+            open_up(path)?;
+            fs::remove_dir_all(path)
         }
-    }
+    });
+    removed.map_err(at("remove", path))
 }
 
 fn open_up(top: &Path) -> io::Result<()> {
@@ -132,8 +152,7 @@ fn open_up(top: &Path) -> io::Result<()> {
 
 /// Sets a file's permission bits.
 pub fn set_mode(path: &Path, mode: u32) -> FsResult<()> {
-    hit("chmod", path)
-        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
+    change(Call::Chmod(path, mode), || fs::set_permissions(path, fs::Permissions::from_mode(mode)))
         .map_err(at("set the mode of", path))
 }
 
@@ -141,30 +160,61 @@ pub fn set_mode(path: &Path, mode: u32) -> FsResult<()> {
 pub fn set_mtime_one(path: &Path) -> FsResult<()> {
     let one = Timespec { tv_sec: 1, tv_nsec: 0 };
     let times = Timestamps { last_access: one, last_modification: one };
-    hit("utime", path)
-        .and_then(|()| Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?))
+    change(Call::Utime(path), || Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?))
         .map_err(at("set the time of", path))
 }
 
 /// Flushes a file's bytes and metadata to the disk.
 pub fn fsync(path: &Path) -> FsResult<()> {
-    hit("fsync", path).and_then(|()| File::open(path)?.sync_all()).map_err(at("flush", path))
+    change(Call::Fsync(path), || File::open(path)?.sync_all()).map_err(at("flush", path))
 }
 
 /// Flushes everything on the file system that holds `path`.
 pub fn syncfs(path: &Path) -> FsResult<()> {
-    hit("syncfs", path).and_then(|()| Ok(rustix::fs::syncfs(File::open(path)?)?)).map_err(at("flush", path))
+    change(Call::Syncfs(path), || Ok(rustix::fs::syncfs(File::open(path)?)?)).map_err(at("flush", path))
 }
 
-/// Writes a small file whole, flushed, under a name that must not be taken.
+/// A new, empty file under a name that must not be taken, readable and writable.
+pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+    change(Call::Create(path), || File::options().read(true).write(true).create_new(true).mode(mode).open(path))
+}
+
+/// Writes a small file whole under a name that must not be taken. It is not flushed.
 pub fn write_new(path: &Path, bytes: &[u8], mode: u32) -> FsResult<()> {
-    hit("create", path)
-        .and_then(|()| {
-            let mut f = File::options().write(true).create_new(true).mode(mode).open(path)?;
-            hit("write", path)?;
-            f.write_all(bytes)
-        })
-        .map_err(at("write", path))
+    let written = create_new(path, mode).and_then(|mut f| change(Call::Write(path), || f.write_all(bytes)));
+    written.map_err(at("write", path))
+}
+
+/// Writes bytes to an open file, at its place.
+pub fn write_all(mut file: &File, bytes: &[u8]) -> io::Result<()> {
+    hit_file("write", file)?;
+    file.write_all(bytes)
+}
+
+/// Writes bytes to an open file, `offset` bytes into it.
+pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    use std::os::unix::fs::FileExt as _;
+    hit_file("write", file)?;
+    file.write_all_at(bytes, offset)
+}
+
+/// Gives an open file its length.
+pub fn set_len(file: &File, len: u64) -> io::Result<()> {
+    hit_file("write", file)?;
+    file.set_len(len)
+}
+
+/// Copies a file to a name that must not be taken, by clone where the file system can. It is not flushed, and its mode
+/// is that of a new file.
+pub fn copy_file(from: &Path, to: &Path) -> FsResult<()> {
+    let src = File::open(from).map_err(at("open", from))?;
+    let len = src.metadata().map_err(at("look at", from))?.len();
+    let dst = create_new(to, 0o666).map_err(at("write", to))?;
+    let go_on = &mut |_| std::ops::ControlFlow::Continue(());
+    copy::copy_range(&src, 0, &dst, 0, len, go_on).map(drop).map_err(|e| match e {
+        copy::CopyError::Io(e) => at("write", to)(e),
+        other => at("write", to)(io::Error::other(other)),
+    })
 }
 
 /// Replaces a small file whole: written in `temp`, flushed, renamed over it. A reader sees the old or the new one. In
@@ -180,20 +230,19 @@ pub fn replace_file(path: &Path, bytes: &[u8], temp: &Path) -> FsResult<()> {
     fsync(dir)
 }
 
-fn write_over(path: &Path, bytes: &[u8], temp: &Path) -> FsResult<()> {
-    let mut file = tempfile::Builder::new()
-        .prefix(".graftwerk-")
-        .permissions(fs::Permissions::from_mode(0o644))
-        .tempfile_in(temp)
-        .map_err(at("create a file in", temp))?;
-    hit("write", path)
-        .and_then(|()| {
-            file.as_file_mut().write_all(bytes)?;
-            file.as_file().sync_all()
-        })
-        .map_err(at("write", path))?;
-    hit("rename", path).map_err(at("rename to", path))?;
-    file.persist(path).map(drop).map_err(|e| at("rename to", path)(e.error))
+fn write_over(path: &Path, bytes: &[u8], dir: &Path) -> FsResult<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let temp = dir.join(format!(".graftwerk-{}-{}-{n}", std::process::id(), stat::now_ns()));
+    let placed = write_new(&temp, bytes, 0o644)
+        .map_err(|e| FsError { path: path.to_owned(), ..e })
+        .and_then(|()| fsync(&temp))
+        .and_then(|()| rename_over(&temp, path));
+    if placed.is_err() {
+        // What is wrong with the disk is told by the error that there is already.
+        let _ = remove_file(&temp);
+    }
+    placed
 }
 
 /// Puts a symbolic link at `path`, over whatever is there. `temp` is a path that is free: see [`replace_file`].
@@ -268,8 +317,23 @@ pub fn hint_if_full(e: &io::Error, path: &Path) -> Option<String> {
     Some(format!("make room on the file system of {place}{free}, then build again: nothing half-made was kept"))
 }
 
+/// Whether the folder `dir`, which must be one of ours, takes `a` and `A` for one name.
+pub fn folds_case(dir: &Path) -> FsResult<bool> {
+    if failpoint::folds() {
+        return Ok(true);
+    }
+    let (lower, upper) = (dir.join(".graftwerk-case"), dir.join(".GRAFTWERK-CASE"));
+    write_new(&lower, b"", 0o600)?;
+    let folds = upper.exists();
+    remove_file(&lower)?;
+    Ok(folds)
+}
+
 /// Bytes that the file system holding `path` still has for us.
 pub fn free_bytes(path: &Path) -> FsResult<u64> {
+    if let Some(free) = failpoint::free() {
+        return Ok(free);
+    }
     let s = rustix::fs::statvfs(path).map_err(|e| at("look at", path)(e.into()))?;
     Ok(s.f_bavail.saturating_mul(s.f_frsize))
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::digest::{BlobId, Digest};
+use crate::fsx;
 use crate::kinds::input::Input;
 use crate::model::path::RelPath;
 use crate::model::tree::{Entry, Tree, TreeError};
@@ -62,10 +63,9 @@ impl Output {
     pub fn create(&mut self, path: RelPath, executable: bool) -> io::Result<File> {
         let at = self.scratch.join(path.as_path());
         if let Some(dir) = at.parent() {
-            std::fs::create_dir_all(dir)?;
+            fsx::create_dir_all(dir).map_err(|e| e.source)?;
         }
-        crate::fsx::hit("create", &at)?;
-        let file = File::options().read(true).write(true).create_new(true).open(&at)?;
+        let file = fsx::create_new(&at, 0o666)?;
         self.entries.insert(path, OutputEntry::Written { executable });
         Ok(file)
     }
@@ -77,7 +77,12 @@ impl Output {
 
     /// Writes a small file whole.
     pub fn write(&mut self, path: RelPath, bytes: &[u8]) -> io::Result<()> {
-        self.create(path, false)?.write_all(bytes)
+        self.write_as(path, false, bytes)
+    }
+
+    /// The same, executable or not.
+    pub fn write_as(&mut self, path: RelPath, executable: bool, bytes: &[u8]) -> io::Result<()> {
+        fsx::write_all(&self.create(path, executable)?, bytes)
     }
 
     /// Says what the bytes of a tensor in a written shard must hash to, where they were copied from an input. The

@@ -5,7 +5,6 @@
 //! 3. Everything that it read must still be what was hashed.
 //! 4. Publish: hash, move in, make durable. Then, and only then, record the run.
 
-use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::digest::TreeId;
+use crate::fsx;
 use crate::fsx::lock::host_name;
 use crate::kinds::{Action, Input, Output, OutputEntry, ProcessStep, Progress, Report, Step, StepError};
 use crate::model::run::{Isolation, Outcome, RunRecord};
@@ -109,7 +109,7 @@ impl Stop {
             StepError::Invalid { what, hint } => Stop::Failure(Failure { error: what, hint, tail: Vec::new() }),
             StepError::Io { ref source, .. } => {
                 // Only what a step writes can fill a disk, and that is in its scratch folder there.
-                let hint = crate::fsx::hint_if_full(source, store);
+                let hint = fsx::hint_if_full(source, store);
                 Stop::Failure(Failure { error: e.to_string(), hint, tail: Vec::new() })
             }
         }
@@ -152,7 +152,7 @@ pub(crate) fn execute(context: &Context, job: &Job) -> StepEnd {
         Err(e) => return StepEnd::Broken(e),
     }
     context.tell(Event::Started { node: node.to_owned(), kind, reasons: job.reasons.clone() });
-    let log_name = format!("{}-{}.log", &job.recipe.id.hex()[..16], crate::fsx::stat::now_ns());
+    let log_name = format!("{}-{}.log", &job.recipe.id.hex()[..16], fsx::stat::now_ns());
     let log_path = context.store.log_path(&log_name);
     let started = jiff::Timestamp::now().to_string();
     let progress = NodeProgress { context, node, log: std::sync::Mutex::default() };
@@ -246,19 +246,21 @@ fn write_log(progress: &NodeProgress<'_>, path: &Path) -> bool {
     if path.exists() {
         // The step's own lines are there whatever becomes of these.
         let _ = if text.is_empty() { Ok(()) } else { append_lines(path, &text) };
-        return true;
+    } else if text.is_empty() || fsx::write_new(path, text.as_bytes(), 0o444).is_err() {
+        return false;
     }
-    !text.is_empty() && crate::fsx::write_new(path, text.as_bytes(), 0o444).is_ok()
+    // The record will name it.
+    fsx::fsync(path).is_ok() && path.parent().is_none_or(|dir| fsx::fsync(dir).is_ok())
 }
 
 fn append_lines(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut log = std::fs::File::options().read(true).append(true).open(path)?;
+    let log = std::fs::File::options().read(true).append(true).open(path)?;
     let mut last = *b"\n";
     if let Some(at) = log.metadata()?.len().checked_sub(1) {
         log.read_exact_at(&mut last, at)?;
     }
     let gap = if last == *b"\n" { "" } else { "\n" };
-    log.write_all(format!("{gap}{text}").as_bytes())
+    fsx::write_all(&log, format!("{gap}{text}").as_bytes())
 }
 
 fn attempt(
@@ -280,7 +282,7 @@ fn attempt(
         }
     }
     // What can't be removed now is swept by a later command.
-    let _ = crate::fsx::remove_tree(&scratch);
+    let _ = fsx::remove_tree(&scratch);
     result
 }
 
@@ -294,7 +296,7 @@ fn attempt_in(
     begun: Instant,
 ) -> Result<Made, Stop> {
     let out_dir = scratch.join("out");
-    crate::fsx::create_dir(&out_dir).map_err(StoreError::from)?;
+    fsx::create_dir(&out_dir).map_err(StoreError::from)?;
     let step = Step { params: &job.spec.params, inputs: &job.inputs, progress };
     let (output, mut report, isolation) = match &job.action {
         Action::Builtin => {

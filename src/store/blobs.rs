@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 use crate::digest::BlobId;
-use crate::fsx::{self, FileStat, Placed, at};
+use crate::fsx::{self, FileStat, at};
 use crate::model::path::RelPath;
 use crate::model::tree::Tree;
 use crate::store::commit::Commit;
@@ -81,11 +81,18 @@ impl Store {
         };
         match wrong {
             None => {
-                if meta.mtime() != 1 || meta.mtime_nsec() != 0 {
-                    // Touched, but right: give it back the mark of a blob.
-                    fsx::set_mtime_one(path)?;
+                // Touched, but right: give it back the marks of a blob, where we may.
+                let mode = if executable { 0o555 } else { 0o444 };
+                if meta.mode() & 0o7777 != mode {
+                    let _ = fsx::set_mode(path, mode);
                 }
-                self.remember_blob(blob, executable, path)?;
+                if meta.mtime() != 1 || meta.mtime_nsec() != 0 {
+                    let _ = fsx::set_mtime_one(path);
+                }
+                // What was seen may be in memory only, of a process that has not flushed it yet.
+                if fsx::fsync(path).is_ok() {
+                    self.remember_blob(blob, executable, path)?;
+                }
                 Ok(true)
             }
             Some(what) => {
@@ -95,23 +102,14 @@ impl Store {
         }
     }
 
-    fn remember_blob(&self, blob: BlobId, executable: bool, path: &Path) -> Result<()> {
+    pub(crate) fn remember_blob(&self, blob: BlobId, executable: bool, path: &Path) -> Result<()> {
         let stat = FileStat::at(path).map_err(at("look at", path))?;
         self.index.put_blob(blob, executable, BlobStat::of(&stat));
         Ok(())
     }
 
     fn quarantine(&self, blob: BlobId, path: &Path, what: &str) -> Result<()> {
-        let dir = self.dir.join("quarantine");
-        fsx::create_dir_all(&dir)?;
-        for n in 1u32.. {
-            let target = dir.join(format!("{}-{n}", blob.hex()));
-            if fsx::rename_noreplace(path, &target)? == Placed::Placed {
-                self.note(format!("blob {blob} {what}: set aside as {}", target.display()));
-                break;
-            }
-        }
-        Ok(())
+        objects::set_aside(&self.dir, path, &blob.hex(), &format!("(the blob {blob}) {what}"), &self.notes)
     }
 
     /// The paths of a tree whose bytes are nowhere. Looks at every file, by all cores.
@@ -158,31 +156,12 @@ impl Store {
         Ok(p)
     }
 
-    /// Puts a finished file of ours in place as a blob: read-only, mtime 1, never replacing. The file is gone
-    /// afterwards. A blob that is there already is compared and kept; one that is damaged is set aside first.
-    pub(crate) fn place_blob(
-        &self,
-        blob: BlobId,
-        executable: bool,
-        from: &Path,
-        commit: &mut Commit,
-    ) -> Result<Placed> {
+    /// Takes a finished file of ours in as a blob: read-only, mtime 1. The file is gone once the group is flushed.
+    pub(crate) fn place_blob(&self, blob: BlobId, executable: bool, from: &Path, commit: &mut Commit) -> Result<()> {
         fsx::set_mode(from, if executable { 0o555 } else { 0o444 })?;
         fsx::set_mtime_one(from)?;
-        let to = self.blob_path(blob, executable);
-        loop {
-            match commit.place(from, &to)? {
-                Placed::Placed => {
-                    self.remember_blob(blob, executable, &to)?;
-                    return Ok(Placed::Placed);
-                }
-                Placed::Existed if self.stored_is_right(blob, executable, &to)? => {
-                    fsx::remove_file(from)?;
-                    return Ok(Placed::Existed);
-                }
-                Placed::Existed => {}
-            }
-        }
+        commit.place_blob(from, self.blob_path(blob, executable), blob, executable);
+        Ok(())
     }
 
     /// Copies what is only referenced into the store, by clone where the file system can; the copy is hashed.
@@ -193,7 +172,7 @@ impl Store {
             Presence::Absent => return Err(self.gone(blob)),
         };
         let temp = commit.temp_path();
-        self.copy_file(&source, &temp)?;
+        fsx::copy_file(&source, &temp)?;
         let file = fs::File::open(&temp).map_err(at("open", &temp))?;
         let size = file.metadata().map_err(at("look at", &temp))?.len();
         let hashed = hash_file(&file, size, false, &mut |_| {}, &|| false)
@@ -202,21 +181,7 @@ impl Store {
             fsx::remove_file(&temp)?;
             return Err(StoreError::SourceChanged { path: source });
         }
-        let _ = self.place_blob(blob, executable, &temp, commit)?;
-        Ok(())
-    }
-
-    pub(crate) fn copy_file(&self, from: &Path, to: &Path) -> Result<()> {
-        fsx::hit("create", to).map_err(at("write", to))?;
-        let src = fs::File::open(from).map_err(at("open", from))?;
-        let len = src.metadata().map_err(at("look at", from))?.len();
-        let dst = fs::File::options().write(true).create_new(true).open(to).map_err(at("write", to))?;
-        let go_on = &mut |_| std::ops::ControlFlow::Continue(());
-        fsx::copy::copy_range(&src, 0, &dst, 0, len, go_on).map_err(|e| match e {
-            fsx::copy::CopyError::Io(e) => at("write", to)(e),
-            other => at("write", to)(std::io::Error::other(other)),
-        })?;
-        Ok(())
+        self.place_blob(blob, executable, &temp, commit)
     }
 
     pub(crate) fn gone(&self, blob: BlobId) -> StoreError {

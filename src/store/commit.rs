@@ -1,17 +1,36 @@
-//! Durability by groups: many objects are placed, then flushed together, and only then is the run that names them
-//! recorded.
+//! Durability by groups: what many objects hold is flushed together, and only then do they get their names. So nothing
+//! has a name whose bytes a power loss could take, and the run that names them is recorded last of all.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::digest::BlobId;
 use crate::fsx::{self, Placed};
 use crate::store::error::Result;
+use crate::store::{Store, objects};
 
-/// Objects that were placed and are not flushed yet.
+/// Objects that are finished and wait for their names.
 #[derive(Debug)]
 pub(crate) struct Commit {
     tmp: PathBuf,
-    placed: Vec<PathBuf>,
+    waiting: Vec<Waiting>,
+    relied_on: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    from: PathBuf,
+    to: PathBuf,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Blob(BlobId, bool),
+    // In quarantine, what is found in its place and is another gets this name.
+    Text(String),
 }
 
 // A lone fsync takes about 1 ms; syncfs waits for everybody's data on that file system.
@@ -22,7 +41,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 impl Commit {
     /// A group whose half-made files lie in `tmp`, a folder of this process on the store's file system.
     pub(crate) fn new(tmp: PathBuf) -> Self {
-        Self { tmp, placed: Vec::new() }
+        Self { tmp, waiting: Vec::new(), relied_on: Vec::new() }
     }
 
     /// A fresh name in `tmp`.
@@ -30,55 +49,97 @@ impl Commit {
         self.tmp.join(format!("o{}", NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// Writes a text object and renames it in. One that is there already is kept.
-    pub(crate) fn place_text(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
-        let temp = self.temp_path();
-        fsx::write_new(&temp, bytes, 0o444)?;
-        if self.place(&temp, path)? == Placed::Existed {
-            fsx::remove_file(&temp)?;
-        }
+    /// Takes in a text object. `name` is what is called so that it can be set aside.
+    pub(crate) fn place_text(&mut self, path: &Path, name: String, bytes: &[u8]) -> Result<()> {
+        let from = self.temp_path();
+        fsx::write_new(&from, bytes, 0o444)?;
+        self.waiting.push(Waiting { from, to: path.to_owned(), what: What::Text(name) });
         Ok(())
     }
 
-    /// Renames a finished file or folder in, never replacing.
-    pub(crate) fn place(&mut self, from: &Path, to: &Path) -> Result<Placed> {
-        if let Some(dir) = to.parent()
-            && !dir.is_dir()
-        {
-            fsx::create_dir_all(dir)?;
-            if let Some(up) = dir.parent() {
-                self.placed.push(up.to_owned());
-            }
-        }
-        let placed = fsx::rename_noreplace(from, to)?;
-        if placed == Placed::Placed {
-            self.placed.push(to.to_owned());
-        }
-        Ok(placed)
+    /// Takes in a finished blob.
+    pub(crate) fn place_blob(&mut self, from: &Path, to: PathBuf, blob: BlobId, executable: bool) {
+        self.waiting.push(Waiting { from: from.to_owned(), to, what: What::Blob(blob, executable) });
     }
 
-    /// Makes everything durable that was placed.
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        if self.placed.is_empty() {
+    /// Makes this group answer for an object that was there already: whoever placed it may not have flushed it yet, and
+    /// may never come to it.
+    pub(crate) fn rely_on(&mut self, path: &Path) {
+        self.relied_on.push(path.to_owned());
+    }
+}
+
+impl Store {
+    /// Makes a group durable and gives every object its name, never replacing. One that is there already is compared
+    /// and kept; where it is not what its name says it is set aside, and ours takes its place.
+    pub(crate) fn flush(&self, commit: &mut Commit) -> Result<()> {
+        if commit.waiting.is_empty() && commit.relied_on.is_empty() {
             return Ok(());
         }
-        if self.placed.len() >= SYNCFS_FROM {
-            fsx::syncfs(&self.tmp)?;
-        } else {
-            let mut dirs: Vec<&Path> = Vec::new();
-            for p in &self.placed {
-                fsx::fsync(p)?;
-                if let Some(d) = p.parent()
-                    && !dirs.contains(&d)
-                {
-                    dirs.push(d);
-                }
-            }
-            for d in dirs {
-                fsx::fsync(d)?;
+        commit.relied_on.sort();
+        commit.relied_on.dedup();
+        let bytes: Vec<&Path> = commit.waiting.iter().map(|w| &w.from).chain(&commit.relied_on).map(|p| &**p).collect();
+        flush_all(&bytes, &commit.tmp)?;
+        for w in &commit.waiting {
+            self.name(w)?;
+        }
+        // With the folders that lead there: another process may have made one of them and died.
+        let named = commit.waiting.iter().map(|w| &w.to).chain(&commit.relied_on);
+        let folders: BTreeSet<&Path> =
+            named.flat_map(|p| p.ancestors().skip(1).take_while(|d| d.starts_with(&self.dir))).collect();
+        // The deepest first.
+        let folders: Vec<&Path> = folders.into_iter().rev().collect();
+        flush_all(&folders, &commit.tmp)?;
+        for w in &commit.waiting {
+            if let What::Blob(blob, executable) = w.what {
+                self.remember_blob(blob, executable, &w.to)?;
             }
         }
-        self.placed.clear();
+        commit.waiting.clear();
+        commit.relied_on.clear();
         Ok(())
     }
+
+    /// Makes the listings of all sources durable that were [scanned](Self::scan): before anything names them.
+    pub fn flush_scanned(&self) -> Result<()> {
+        self.flush(&mut self.scanned.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn name(&self, w: &Waiting) -> Result<()> {
+        loop {
+            if let Some(dir) = w.to.parent()
+                && !dir.is_dir()
+            {
+                fsx::create_dir_all(dir)?;
+            }
+            if fsx::rename_noreplace(&w.from, &w.to)? == Placed::Placed {
+                return Ok(());
+            }
+            let right = match &w.what {
+                What::Blob(blob, executable) => self.stored_is_right(*blob, *executable, &w.to)?,
+                What::Text(name) => self.text_is_right(w, name)?,
+            };
+            if right {
+                // Somebody else's, who may not have flushed it.
+                fsx::fsync(&w.to)?;
+                return Ok(fsx::remove_file(&w.from)?);
+            }
+        }
+    }
+
+    fn text_is_right(&self, w: &Waiting, name: &str) -> Result<bool> {
+        let ours = fsx::read_optional(&w.from)?;
+        objects::is_or_set_aside(&self.dir, &w.to, ours.as_deref().unwrap_or_default(), name, &self.notes)
+    }
+}
+
+/// Flushes files or folders: each, or all of the file system where they are many.
+pub(crate) fn flush_all(paths: &[&Path], tmp: &Path) -> Result<()> {
+    if paths.len() >= SYNCFS_FROM {
+        return Ok(fsx::syncfs(tmp)?);
+    }
+    for p in paths {
+        fsx::fsync(p)?;
+    }
+    Ok(())
 }

@@ -38,7 +38,7 @@ mod views;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 pub use blobs::Presence;
 pub use error::{Result, StoreError};
@@ -64,7 +64,7 @@ pub struct Store {
     index: index::Index,
     // Blobs that this process has found to be right: looked at once a session.
     right: Mutex<HashSet<(BlobId, bool)>>,
-    notes: Mutex<Vec<String>>,
+    notes: objects::Notes,
     // Listings of sources that were placed and are not flushed yet.
     scanned: Mutex<Commit>,
 }
@@ -85,8 +85,12 @@ impl Store {
     /// Opens the store in `dir`, or makes one where there is nothing. Errors: NotAStore for a folder with something
     /// else in it or another version.
     pub fn open(dir: &Path) -> Result<Arc<Self>> {
+        let new = !dir.is_dir();
         fsx::create_dir_all(dir)?;
         let dir = dir.canonicalize().map_err(fsx::at("find", dir))?;
+        if let (true, Some(above)) = (new, dir.parent()) {
+            fsx::fsync(above)?;
+        }
         version::check(&dir)?;
         for sub in
             ["blobs", "trees", "tensors", "recipes", "runs", "refs", "artifacts", "roots", "logs", "tmp", "locks"]
@@ -98,10 +102,12 @@ impl Store {
         }
         sweep_beginnings(&dir);
         sweep(&dir.join("tmp"));
+        sweep_locks(&dir.join("locks"));
         let session = open_session(&dir.join("tmp"))?;
         let project = dir.parent().map_or_else(|| dir.clone(), Path::to_owned);
         let refs = refs::Refs::new(dir.join("refs"), project, session.dir.clone());
         let index = index::Index::open(&dir.join("index"), &dir.join("locks/index"), || refs.known());
+        let notes = objects::Notes::default();
         let scanned = Mutex::new(Commit::new(session.dir.clone()));
         Ok(Arc::new(Self {
             scanned,
@@ -111,7 +117,7 @@ impl Store {
             refs,
             index,
             right: Mutex::default(),
-            notes: Mutex::default(),
+            notes,
             dir,
         }))
     }
@@ -142,16 +148,11 @@ impl Store {
         &self.session.dir
     }
 
-    /// Makes the listings of all sources durable that were [scanned](Self::scan): before anything names them.
-    pub fn flush_scanned(&self) -> Result<()> {
-        self.scanned.lock().unwrap_or_else(PoisonError::into_inner).flush()
-    }
-
     /// Keeps a listing, durably.
     pub fn put_tree(&self, tree: &Tree) -> Result<TreeId> {
         let mut c = self.commit();
         let id = self.objects.put_tree(tree, &mut c)?;
-        c.flush()?;
+        self.flush(&mut c)?;
         Ok(id)
     }
 
@@ -164,7 +165,7 @@ impl Store {
     pub fn put_recipe(&self, recipe: &Recipe) -> Result<()> {
         let mut c = self.commit();
         self.objects.put_recipe(recipe, &mut c)?;
-        c.flush()
+        self.flush(&mut c)
     }
 
     /// A kept recipe's text.
@@ -242,12 +243,6 @@ impl Store {
         self.notes.lock().map(|mut n| std::mem::take(&mut *n)).unwrap_or_default()
     }
 
-    fn note(&self, line: String) {
-        if let Ok(mut n) = self.notes.lock() {
-            n.push(line);
-        }
-    }
-
     /// Writes what the index still has in memory to the disk.
     pub fn flush_index(&self) {
         self.index.flush();
@@ -272,6 +267,17 @@ fn sweep_beginnings(dir: &Path) {
     for name in fsx::names(dir).unwrap_or_default() {
         if name.to_string_lossy().starts_with(".graftwerk-") {
             let _ = fsx::remove_file(&dir.join(name));
+        }
+    }
+}
+
+// Removes the lock files of whoever died after its work was done: nobody would take such a lock again, and thousands of
+// them would be left in time. One that is held is left alone.
+fn sweep_locks(locks: &Path) {
+    for name in fsx::names(locks).unwrap_or_default() {
+        let text = name.to_string_lossy();
+        if text.starts_with("recipe-") || text.starts_with("project-") {
+            let _ = try_lock(&locks.join(&name), "sweeping", true);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Objects that are text and named by their digest: trees, recipes; and tensor tables, named by their blob.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use crate::digest::{BlobId, Digest, RecipeId, TreeId};
-use crate::fsx;
+use crate::fsx::{self, Placed};
 use crate::model::recipe::Recipe;
 use crate::model::tree::Tree;
 use crate::store::commit::Commit;
@@ -21,6 +22,39 @@ pub(crate) struct Objects {
     store: PathBuf,
 }
 
+/// Lines about what was found damaged and set aside.
+pub(crate) type Notes = Arc<Mutex<Vec<String>>>;
+
+/// Moves what is damaged to a fresh name in `quarantine/`, and says so.
+pub(crate) fn set_aside(store: &Path, path: &Path, name: &str, what: &str, notes: &Notes) -> Result<()> {
+    let dir = store.join("quarantine");
+    fsx::create_dir_all(&dir)?;
+    for n in 1u32.. {
+        let target = dir.join(format!("{name}-{n}"));
+        if fsx::rename_noreplace(path, &target)? == Placed::Placed {
+            if let Ok(mut notes) = notes.lock() {
+                notes.push(format!("{} {what}: set aside as {}", path.display(), target.display()));
+            }
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether `path` holds just this text. What is there and is another, or no file, is damage (a broken disk leaves such),
+/// and is set aside: the right text is at hand.
+pub(crate) fn is_or_set_aside(store: &Path, path: &Path, text: &[u8], name: &str, notes: &Notes) -> Result<bool> {
+    let what = match read_plain(path) {
+        Ok(None) => return Ok(false),
+        Ok(Some(there)) if there == text => return Ok(true),
+        Ok(Some(_)) => "is not what its name says".to_owned(),
+        Err(StoreError::Damaged { what, .. }) => what,
+        Err(e) => return Err(e),
+    };
+    set_aside(store, path, name, &what, notes)?;
+    Ok(false)
+}
+
 impl Objects {
     pub(crate) fn new(store: PathBuf) -> Self {
         Self { store }
@@ -28,11 +62,11 @@ impl Objects {
 
     fn put(&self, folder: &str, name: &Digest, text: &str, commit: &mut Commit) -> Result<()> {
         let path = sharded(&self.store.join(folder), name);
-        match read_plain(&path)? {
-            None => commit.place_text(&path, text.as_bytes()),
-            Some(there) if there == text.as_bytes() => Ok(()),
-            Some(_) => Err(StoreError::Damaged { path, what: "is not what its name says".to_owned() }),
+        if matches!(read_plain(&path), Ok(Some(there)) if there == text.as_bytes()) {
+            commit.rely_on(&path);
+            return Ok(());
         }
+        commit.place_text(&path, format!("{folder}-{}", name.hex()), text.as_bytes())
     }
 
     fn get(&self, folder: &str, name: &Digest) -> Result<Option<(PathBuf, String)>> {
@@ -82,6 +116,7 @@ impl Objects {
         let text = table.to_text();
         let sum = Digest::of(text.as_bytes());
         if self.table(blob)?.as_ref() == Some(table) {
+            commit.rely_on(&sharded(&self.store.join("tensors"), &blob.0));
             return Ok(());
         }
         self.put("tensors", &blob.0, &format!("{text}{SUM}{sum}\n"), commit)

@@ -1,13 +1,13 @@
 //! From a step's scratch folder to a tree in the store.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
 use crate::digest::{BlobId, TreeId};
-use crate::fsx::{self, Placed, at};
+use crate::fsx::{self, at};
 use crate::kinds::output::{Output, OutputEntry};
 use crate::model::path::RelPath;
 use crate::model::tree::{Entry, Tree, link_target};
@@ -24,8 +24,6 @@ pub struct Published {
     pub id: TreeId,
     /// Bytes that were written by the step.
     pub written_bytes: u64,
-    /// Bytes among them that the store did not have.
-    pub new_bytes: u64,
 }
 
 impl Store {
@@ -41,7 +39,8 @@ impl Store {
     ) -> Result<Published> {
         let mut commit = self.commit();
         let mut blobs: HashMap<RelPath, (BlobId, u64)> = HashMap::new();
-        let (mut written_bytes, mut new_bytes) = (0, 0);
+        let mut placed: HashSet<(BlobId, bool)> = HashSet::new();
+        let mut written_bytes = 0;
         for (path, entry) in out.entries() {
             let OutputEntry::Written { executable } = entry else { continue };
             if cancelled() {
@@ -54,9 +53,8 @@ impl Store {
                 self.objects.put_table(hashed.blob, table, &mut commit)?;
             }
             written_bytes += hashed.size;
-            if self.place_blob(hashed.blob, *executable, &file, &mut commit)? == Placed::Placed {
-                new_bytes += hashed.size;
-            }
+            self.place_blob(hashed.blob, *executable, &file, &mut commit)?;
+            placed.insert((hashed.blob, *executable));
             blobs.insert(path.clone(), (hashed.blob, hashed.size));
         }
         let tree = out.tree(|p| blobs.get(p).copied()).map_err(|e| match e {
@@ -68,15 +66,19 @@ impl Store {
         })?;
         check_links(&tree)?;
         for (_, blob, _, executable) in tree.files() {
+            if placed.contains(&(blob, executable)) {
+                continue;
+            }
             if closed {
                 self.import(blob, executable, &mut commit)?;
+                placed.insert((blob, executable));
             } else if self.presence(blob, executable)?.path().is_none() {
                 return Err(self.gone(blob));
             }
         }
         let id = self.objects.put_tree(&tree, &mut commit)?;
-        commit.flush()?;
-        Ok(Published { tree, id, written_bytes, new_bytes })
+        self.flush(&mut commit)?;
+        Ok(Published { tree, id, written_bytes })
     }
 
     fn hash_output(
@@ -184,7 +186,9 @@ pub fn collect(scratch: &Path) -> Result<Output> {
             let mut temp = path.clone().into_os_string();
             temp.push(".graftwerk-copy");
             let temp = std::path::PathBuf::from(temp);
-            fs::copy(&path, &temp).map_err(at("copy", &path))?;
+            let mode = fs::symlink_metadata(&path).map_err(at("look at", &path))?.mode();
+            fsx::copy_file(&path, &temp)?;
+            fsx::set_mode(&temp, mode & 0o777)?;
             fsx::rename_over(&temp, &path)?;
         }
     }

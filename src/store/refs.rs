@@ -81,14 +81,15 @@ impl Refs {
 
     /// Remembers that `path` has the bytes of `blob` while it looks like `stat`. The newest place stands first; the
     /// same file at an earlier path or stat is replaced, so a moved source is followed.
-    pub(crate) fn add(&self, blob: BlobId, path: &Path, stat: &FileStat, looked_ns: i128) -> Result<()> {
+    /// Comes back: the file that was written, to be flushed before a run names the blob.
+    pub(crate) fn add(&self, blob: BlobId, path: &Path, stat: &FileStat, looked_ns: i128) -> Result<Option<PathBuf>> {
         if let Ok(mut seen) = self.seen.lock() {
             seen.insert(blob, (path.to_owned(), *stat));
         }
         let place = self.place(path, stat, looked_ns);
         let mut places = self.load(blob)?.places;
         if places.iter().any(|p| p.same_file(&place) && p.stat == *stat && p.at_rest() >= place.at_rest()) {
-            return Ok(());
+            return Ok(None);
         }
         places.retain(|p| !p.same_file(&place) && (p.stat.dev, p.stat.ino) != (stat.dev, stat.ino));
         places.insert(0, place);
@@ -98,14 +99,13 @@ impl Refs {
             fsx::create_dir_all(dir)?;
         }
         let text = serde_json::to_vec(&Places { places }).map_err(|e| at("write", &file)(e.into()))?;
-        // Not flushed: a lost ref is found again by hashing its source.
         let temp = crate::store::commit::Commit::new(self.tmp.clone()).temp_path();
         fsx::write_new(&temp, &text, 0o644)?;
         if std::fs::symlink_metadata(&file).is_ok_and(|m| m.is_dir()) {
             fsx::remove_tree(&file)?;
         }
         fsx::rename_over(&temp, &file)?;
-        Ok(())
+        Ok(Some(file))
     }
 
     fn place(&self, path: &Path, stat: &FileStat, looked_ns: i128) -> Place {

@@ -144,7 +144,7 @@ impl Store {
             .map(|(i, f)| match known[i] {
                 Some(blob) => {
                     // It was at rest when it was hashed, so it is now.
-                    self.refs.add(blob, &f.path, &f.stat, now_ns())?;
+                    self.refer(blob, f, now_ns())?;
                     Ok((blob, false))
                 }
                 None => {
@@ -185,12 +185,21 @@ impl Store {
         if let Some(table) = &hashed.table {
             let mut commit = Commit::new(self.session.dir.clone());
             self.objects.put_table(hashed.blob, table, &mut commit)?;
+            // At once: the checkpoint's parts are held together by it.
+            self.flush(&mut commit)?;
         }
         if f.stat.at_rest(looked) {
             self.index.put_source(&f.stat, hashed.blob);
         }
-        self.refs.add(hashed.blob, &f.path, &f.stat, looked)?;
+        self.refer(hashed.blob, f, looked)?;
         Ok(hashed.blob)
+    }
+
+    fn refer(&self, blob: BlobId, f: &Found, looked: i128) -> Result<()> {
+        if let Some(written) = self.refs.add(blob, &f.path, &f.stat, looked)? {
+            self.scanned.lock().unwrap_or_else(PoisonError::into_inner).rely_on(&written);
+        }
+        Ok(())
     }
 
     fn check_checkpoint(&self, top: &Path, tree: &Tree) -> Result<Vec<String>> {

@@ -12,9 +12,9 @@ use crate::digest::{BlobId, TreeId};
 use crate::fsx::{self, FileStat, Placed, at};
 use crate::model::path::RelPath;
 use crate::model::tree::{Entry, Tree};
-use crate::store::Store;
 use crate::store::blobs::Presence;
 use crate::store::error::Result;
+use crate::store::{Store, commit};
 
 impl Store {
     /// Where the view of a tree is, or would be.
@@ -65,7 +65,10 @@ impl Store {
                 fsx::create_dir_all(dir)?;
             }
             match entry {
-                Entry::EmptyDir => fsx::create_dir_all(&to)?,
+                Entry::EmptyDir => {
+                    fsx::create_dir_all(&to)?;
+                    made.insert(to);
+                }
                 Entry::Link { target } => {
                     use std::os::unix::ffi::OsStrExt as _;
                     fsx::symlink(Path::new(std::ffi::OsStr::from_bytes(target)), &to)?;
@@ -75,7 +78,10 @@ impl Store {
                 }
             }
         }
-        Ok(())
+        // Its name comes last, so that a power loss leaves no half of it. Folders on the way to one that was made count.
+        let mut folders: HashSet<&Path> = HashSet::from([temp]);
+        folders.extend(made.iter().flat_map(|d| d.ancestors().take_while(|d| d.starts_with(temp))));
+        commit::flush_all(&folders.into_iter().collect::<Vec<_>>(), temp)
     }
 
     fn view_file(&self, blob: BlobId, executable: bool, to: &Path, final_path: &Path) -> Result<()> {
@@ -95,9 +101,11 @@ impl Store {
     }
 
     fn view_copy(&self, from: &Path, executable: bool, to: &Path) -> Result<()> {
-        self.copy_file(from, to)?;
+        fsx::copy_file(from, to)?;
         fsx::set_mode(to, if executable { 0o555 } else { 0o444 })?;
-        Ok(fsx::set_mtime_one(to)?)
+        fsx::set_mtime_one(to)?;
+        // By size and time it counts as right from now on, also after a power loss.
+        Ok(fsx::fsync(to)?)
     }
 
     // Relative where the source lies in the folder that holds the store, absolute elsewhere.

@@ -7,8 +7,8 @@
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt as _;
 
+use crate::fsx;
 use crate::fsx::copy::{Copied, CopyError, copy_range};
 use crate::tensors::dtype::{Dtype, SizeError};
 use crate::tensors::header::{MAX_HEADER_BYTES, TensorInfo};
@@ -250,15 +250,15 @@ pub struct ShardWriter<'f> {
 impl<'f> ShardWriter<'f> {
     /// Writes the header and gives the file its length. Errors: what the disk says.
     pub fn start(file: &'f File, layout: ShardLayout) -> io::Result<Self> {
-        file.write_all_at(&layout.header, 0)?;
+        fsx::write_all_at(file, &layout.header, 0)?;
         let spaces = [b' '; 4096];
         let mut at = layout.header.len() as u64;
         while at < layout.data_start {
             let n = usize::try_from(layout.data_start - at).unwrap_or(spaces.len()).min(spaces.len());
-            file.write_all_at(&spaces[..n], at)?;
+            fsx::write_all_at(file, &spaces[..n], at)?;
             at += n as u64;
         }
-        file.set_len(layout.file_len())?;
+        fsx::set_len(file, layout.file_len())?;
         let got = vec![0; layout.tensors.len()];
         Ok(Self { file, layout, got, copied: Copied::default() })
     }
@@ -320,7 +320,7 @@ impl<'f> ShardWriter<'f> {
         if end > len {
             return Err(WriteError::OutOfRange { tensor: t.name.clone(), end, len });
         }
-        self.file.write_all_at(bytes, self.layout.data_start + t.begin + at)?;
+        fsx::write_all_at(self.file, bytes, self.layout.data_start + t.begin + at)?;
         *got += bytes.len() as u64;
         Ok(())
     }

@@ -104,7 +104,18 @@ impl Ran {
 impl Project {
     /// An empty project with this graph.
     pub fn new(graph: &str) -> Self {
-        let holder = tempfile::tempdir().unwrap();
+        Self::below(&std::env::temp_dir(), graph)
+    }
+
+    /// The same in memory, where flushes cost nothing.
+    pub fn in_memory(graph: &str) -> Self {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Self::below(memory, graph) } else { Self::new(graph) }
+    }
+
+    /// The same somewhere below `place`.
+    pub fn below(place: &Path, graph: &str) -> Self {
+        let holder = tempfile::tempdir_in(place).unwrap();
         let dir = holder.path().join("project");
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("graph.toml"), graph).unwrap();

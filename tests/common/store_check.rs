@@ -73,6 +73,32 @@ pub fn check(store: &Path) {
     }
 }
 
+/// Panics where a run's record, of which there may be any number, names what is not there, or not right.
+pub fn check_runs(store: &Path, what: &str) {
+    let right = |path: &Path, digest: Digest| fs::read(path).is_ok_and(|bytes| Digest::of(&bytes) == digest);
+    let at = |folder: &str, digest: Digest| store.join(folder).join(&digest.hex()[..2]).join(&digest.hex()[2..]);
+    for file in below(&store.join("runs")).iter().flat_map(|recipe| below(recipe)) {
+        let run: RunRecord = serde_json::from_slice(&fs::read(&file).unwrap())
+            .unwrap_or_else(|e| panic!("{what}: {} does not read: {e}", file.display()));
+        let names = format!("{what}: {} names", file.display());
+        assert!(right(&at("recipes", run.recipe.0), run.recipe.0), "{names} a recipe that is not there");
+        if let Some(log) = &run.log {
+            let text = fs::read(store.join("logs").join(log)).unwrap_or_default();
+            assert!(text.iter().any(|b| *b != 0), "{names} the log {log}, which is not there or empty");
+        }
+        let Some(id) = run.tree() else { continue };
+        assert!(right(&at("trees", id.0), id.0), "{names} a tree that is not there");
+        for (path, blob, _, exec) in tree(store, id).files() {
+            let mut stored = at("blobs", blob.0);
+            if exec {
+                stored.set_extension("x");
+            }
+            let known = fs::read_to_string(at("refs", blob.0)).unwrap_or_default();
+            assert!(right(&stored, blob.0) || known.contains("\"places\":[{"), "{names} {path}, which is nowhere");
+        }
+    }
+}
+
 fn tree(store: &Path, id: TreeId) -> Tree {
     let hex = id.hex();
     let path = store.join("trees").join(&hex[..2]).join(&hex[2..]);

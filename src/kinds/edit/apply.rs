@@ -283,10 +283,8 @@ impl Stage<'_> {
             match staged {
                 Staged::Kept { entry, .. } => out.keep(path, &entry),
                 Staged::Text { bytes, executable } => {
-                    use std::io::Write as _;
-                    let what = format!("writing {path}");
-                    let write = out.create(path, executable).and_then(|mut f| f.write_all(&bytes));
-                    write.map_err(StepError::io(what))?;
+                    let what = format!("writing {path} ({} bytes)", bytes.len());
+                    out.write_as(path, executable, &bytes).map_err(StepError::io(what))?;
                 }
             }
         }

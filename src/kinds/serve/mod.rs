@@ -125,10 +125,8 @@ fn as_step_error(e: ParamError) -> StepError {
 }
 
 fn write(out: &mut Output, name: &str, text: &str, executable: bool) -> Result<(), StepError> {
-    use std::io::Write as _;
     let path = RelPath::try_from(name).map_err(|e| StepError::invalid(e.to_string(), ""))?;
-    let done = out.create(path, executable).and_then(|mut f| f.write_all(text.as_bytes()));
-    done.map_err(StepError::io(format!("writing {name}")))
+    out.write_as(path, executable, text.as_bytes()).map_err(StepError::io(format!("writing {name}")))
 }
 
 fn json<T: serde::Serialize>(value: &T) -> String {

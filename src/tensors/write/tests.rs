@@ -1,3 +1,5 @@
+use std::os::unix::fs::FileExt as _;
+
 use super::*;
 use crate::digest::Digest;
 use crate::tensors::hash::hash_file;
