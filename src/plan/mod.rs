@@ -14,6 +14,7 @@
 //!  above failed: Skipped      gate failed: Blocked
 //! ```
 
+mod difference;
 pub(crate) mod explain;
 pub mod machine;
 mod prepare;

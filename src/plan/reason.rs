@@ -3,6 +3,7 @@
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::model::recipe::Change;
+use crate::plan::difference::differences;
 
 /// A reason for a step to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +44,12 @@ impl std::fmt::Display for Reason {
         match self {
             Reason::NeverBuilt => f.write_str("never built"),
             Reason::Changed { change, files } => {
+                if let (Some(old), Some(new)) = (&change.old, &change.new)
+                    && old.len() + new.len() > SHORT
+                    && let Some(places) = differences(&change.field.to_string(), old, new)
+                {
+                    return f.write_str(&first_few(&places));
+                }
                 write!(f, "{}: ", change.field)?;
                 match (&change.old, &change.new) {
                     (Some(old), Some(new)) => write!(f, "{} → {}", shorten(old), shorten(new))?,
@@ -62,6 +69,19 @@ impl std::fmt::Display for Reason {
             Reason::WeakerIsolation { had } => write!(f, "it was built with weaker isolation ({had})"),
             Reason::PinMissing { tree } => write!(f, "the pinned tree {tree} is not known here"),
         }
+    }
+}
+
+// Values that are seen whole at a glance, in bytes of both.
+const SHORT: usize = 60;
+// A line is a line: the rest is in --json.
+const MOST_PLACES: usize = 4;
+
+fn first_few(places: &[String]) -> String {
+    let shown = places.iter().take(MOST_PLACES).cloned().collect::<Vec<_>>().join("; ");
+    match places.len().saturating_sub(MOST_PLACES) {
+        0 => shown,
+        more => format!("{shown}; and {more} more"),
     }
 }
 
