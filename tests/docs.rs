@@ -478,6 +478,31 @@ fn the_page_of_the_store_names_every_folder_and_shows_every_format() {
 }
 
 #[test]
+fn every_message_of_the_troubleshooting_tables_is_one_that_the_program_says() {
+    fn read(dir: &Path, out: &mut String) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                read(&path, out);
+            } else {
+                out.push_str(&fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let mut source = String::new();
+    read(&root().join("src"), &mut source);
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let messages: Vec<&str> =
+        page.lines().filter_map(|l| l.strip_prefix("| `")?.split_once('`')).map(|p| p.0).collect();
+    assert!(messages.len() > 10, "{messages:?}");
+    for message in messages {
+        for part in message.split('…').map(|p| p.trim_matches([' ', '(', ')'])).filter(|p| p.len() > 4) {
+            assert!(source.contains(part), "{message:?}: the program never says {part:?}");
+        }
+    }
+}
+
+#[test]
 fn the_lock_at_the_root_is_that_of_the_demo() {
     let project = common::Project::demo();
     let lock = fs::read_to_string(root().join("graph.lock")).unwrap();
