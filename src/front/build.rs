@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::digest::TreeId;
 use crate::front::error::{FrontError, Result};
 use crate::front::report::{BuildReport, ErrorReport, PlanReport, PlanStep, StepReport};
+use crate::front::waits::Waits;
 use crate::front::{Looking, Project, Sources};
 use crate::fsx;
 use crate::plan::{Machine, State};
@@ -35,8 +36,7 @@ impl Project {
         cancel: &Arc<AtomicBool>,
     ) -> Result<BuildReport> {
         let selection = self.select(goals)?;
-        // Held by everything that relies on what lies in the store; a collector takes it alone.
-        let _users = fsx::lock::try_lock_shared(&self.store.dir().join("locks/users")).map_err(StoreError::from)?;
+        let _listening = self.listen(events, cancel);
         let sources = self.scan(selection.sources.iter(), options.looking.check_content, events, cancel)?;
         if options.looking.locked {
             self.hold_lock(&sources)?;
@@ -45,7 +45,8 @@ impl Project {
         let pins = self.pins();
         let processes = Arc::new(self.processes(options.looking));
         let states = sources.states.clone();
-        let mut machine = self.machine(&selection, states, &before, &pins, &processes, options.looking.unsandboxed)?;
+        let mut machine =
+            self.machine(&selection, states, (&before, &pins), &processes, (options.looking.unsandboxed, true))?;
         let _ = events.send(planned(&machine));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -56,10 +57,11 @@ impl Project {
         let executor: Arc<dyn sched::Processes> = Arc::<sched::HostProcesses>::clone(&processes);
         let ended = runtime.block_on(sched::run(&mut machine, &self.store, executor, &options.run, events, cancel));
         // Whatever was built counts, however the build ended.
-        let mut unkept = self.keep(&machine, &sources, events)?;
+        let waits = Waits::whatever_happens(events, cancel);
+        let mut unkept = self.keep(&machine, &sources, events, &waits)?;
         let ended = ended?;
         if !options.looking.locked {
-            match self.write_lock(&sources) {
+            match self.write_lock(&sources, &waits) {
                 Err(FrontError::Store(e)) if !e.is_damage() => {
                     unkept.push(ErrorReport { error: e.to_string(), hint: e.hint() });
                 }
@@ -86,9 +88,15 @@ impl Project {
     }
 
     // Roots and links, for whatever is there now. Comes back: what could not be written.
-    fn keep(&self, machine: &Machine<'_>, sources: &Sources, events: &Events) -> Result<Vec<ErrorReport>> {
+    fn keep(
+        &self,
+        machine: &Machine<'_>,
+        sources: &Sources,
+        events: &Events,
+        waits: &Waits<'_>,
+    ) -> Result<Vec<ErrorReport>> {
         // Read again: another build of this project may have ended since.
-        let writing = self.writing()?;
+        let writing = self.writing(waits)?;
         let mut roots = self.roots()?;
         roots.project.clone_from(&self.root);
         roots.graph.clone_from(&self.graph_path);
@@ -187,8 +195,13 @@ impl Project {
         let roots = self.roots()?;
         let pins = self.pins();
         let processes = self.processes(looking);
-        let machine =
-            self.machine(&selection, sources.states.clone(), &roots, &pins, &processes, looking.unsandboxed)?;
+        let machine = self.machine(
+            &selection,
+            sources.states.clone(),
+            (&roots, &pins),
+            &processes,
+            (looking.unsandboxed, false),
+        )?;
         let answer = read(&machine);
         for line in self.store.take_notes() {
             let _ = events.send(Event::Notice(line));

@@ -9,11 +9,14 @@ mod error;
 mod init;
 mod query;
 mod report;
+mod waits;
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 pub use build::BuildOptions;
 pub use doctor::{Diagnosis, Finding, Health, doctor};
@@ -25,7 +28,7 @@ pub use report::{BuildReport, NodeStatus, PlanReport, PlanStep, StatusReport, St
 
 use crate::digest::{RecipeId, TreeId};
 use crate::fsx;
-use crate::fsx::lock::FileLock;
+use crate::fsx::lock::{FileLock, Holder};
 use crate::graph::lock::LockedSource;
 use crate::graph::{Excludes, Graph, Lock, Name, Selection, SourceKind, select};
 use crate::plan::machine::SourceState;
@@ -33,6 +36,10 @@ use crate::plan::{Machine, Setting};
 use crate::sched::{Event, Events, HostProcesses};
 use crate::store::roots::Roots;
 use crate::store::{ScanOptions, SourceForm, Store, StoreError};
+use waits::Waits;
+
+// Shorter ones are no news.
+const LONG_WAIT: Duration = Duration::from_millis(500);
 
 /// Where a project is.
 #[derive(Debug, Clone, Default)]
@@ -191,38 +198,44 @@ impl Project {
     }
 
     /// Writes what the sources are now into graph.lock, if that is news.
-    pub(crate) fn write_lock(&self, sources: &Sources) -> Result<bool> {
-        self.change_lock(|lock| lock.sources = self.merged(&lock.sources, &sources.locked))
+    pub(crate) fn write_lock(&self, sources: &Sources, waits: &Waits<'_>) -> Result<bool> {
+        self.change_lock(waits, |lock| lock.sources = self.merged(&lock.sources, &sources.locked))
     }
 
     /// Changes graph.lock, if that is news, from what it says now: a build may run for hours, and a pin that was set
     /// meanwhile holds.
-    pub(crate) fn change_lock(&self, change: impl FnOnce(&mut Lock)) -> Result<bool> {
-        let _writing = self.writing()?;
+    pub(crate) fn change_lock(&self, waits: &Waits<'_>, change: impl FnOnce(&mut Lock)) -> Result<bool> {
+        let _writing = self.writing(waits)?;
         let mut lock = Lock::read(&self.lock_path)?;
         change(&mut lock);
         Ok(lock.write(&self.lock_path, self.store.temp_dir()).map_err(StoreError::from)?)
     }
 
     // Held while one of the project's own files is read, changed and written.
-    fn writing(&self) -> Result<FileLock> {
+    fn writing(&self, waits: &Waits<'_>) -> Result<FileLock> {
         let path = self.store.project_lock(&self.graph_path);
-        loop {
-            let held = fsx::lock::lock(&path, "the project's files", true, &mut |_| {}, &|| false);
-            if let Some(lock) = held.map_err(StoreError::from)? {
-                return Ok(lock);
+        let holder = RefCell::new(None);
+        let told = Cell::new(false);
+        let begun = Instant::now();
+        // Everybody else holds it for a moment: a wait is told only where it is long.
+        let look = || {
+            if begun.elapsed() > LONG_WAIT && !told.replace(true) {
+                waits.tell(holder.borrow().as_ref(), "its turn to write the project's roots and graph.lock");
             }
-        }
+            waits.cancelled()
+        };
+        let mut busy = |now: Option<&Holder>| *holder.borrow_mut() = now.cloned();
+        let held = fsx::lock::lock(&path, "the project's files", true, &mut busy, &look);
+        held.map_err(StoreError::from)?.ok_or(FrontError::Interrupted)
     }
 
     pub(crate) fn machine<'a>(
         &'a self,
         selection: &'a Selection,
         sources: BTreeMap<Name, SourceState>,
-        roots: &'a Roots,
-        pins: &'a BTreeMap<RecipeId, TreeId>,
+        (roots, pins): (&'a Roots, &'a BTreeMap<RecipeId, TreeId>),
         tools: &'a HostProcesses,
-        unsandboxed: bool,
+        (unsandboxed, hold): (bool, bool),
     ) -> Result<Machine<'a>> {
         Ok(Machine::new(Setting {
             graph: &self.graph,
@@ -233,6 +246,7 @@ impl Project {
             pins,
             tools,
             unsandboxed,
+            hold,
         })?)
     }
 

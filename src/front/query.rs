@@ -10,6 +10,7 @@ use crate::digest::{BlobId, Digest, RecipeId, TreeId};
 use crate::front::build::error_reports;
 use crate::front::error::{FrontError, Result};
 use crate::front::report::{NodeStatus, StatusReport, UpdateReport, UpdatedSource};
+use crate::front::waits::Waits;
 use crate::front::{Looking, Project};
 use crate::fsx;
 use crate::graph::lock::Pin;
@@ -196,6 +197,7 @@ impl Project {
 
     /// Where a node's current tree can be opened: an absolute path; the view is made or mended first.
     pub fn path(&self, node: &str, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<PathBuf> {
+        let _listening = self.listen(events, cancel);
         let rest = self.rest_of(node, looking, events, cancel)?;
         let not_built = |why: String| FrontError::NotBuilt { node: node.to_owned(), why };
         let Some(run) = rest.run() else {
@@ -353,7 +355,7 @@ impl Project {
             })
             .collect();
         let sources = super::Sources { states: sources.states, locked: sources.locked, errors: Vec::new() };
-        let written = self.write_lock(&sources)?;
+        let written = self.write_lock(&sources, &Waits::new(events, cancel))?;
         self.store.flush_index();
         Ok(UpdateReport { sources: report, written })
     }
@@ -369,12 +371,14 @@ impl Project {
         events: &Events,
         cancel: &Arc<AtomicBool>,
     ) -> Result<PinReport> {
+        let _listening = self.listen(events, cancel);
+        let waits = Waits::new(events, cancel);
         let rest = self.rest_of(node, looking, events, cancel)?;
         let Some(recipe) = rest.recipe else {
             return Err(FrontError::NotBuilt { node: node.to_owned(), why: "its inputs are not known".to_owned() });
         };
         if remove {
-            self.change_lock(|lock| drop(lock.pins.remove(&recipe)))?;
+            self.change_lock(&waits, |lock| drop(lock.pins.remove(&recipe)))?;
             return Ok(PinReport { node: node.to_owned(), recipe, tree: None });
         }
         let trees: Vec<TreeId> = self.store.runs(recipe)?.iter().filter_map(RunRecord::tree).collect();
@@ -392,7 +396,8 @@ impl Project {
             };
             return Err(FrontError::Argument { what, hint: Some(hint) });
         };
-        self.change_lock(|lock| drop(lock.pins.insert(recipe, Pin { tree: chosen, node: node.to_owned() })))?;
+        self.store.hold_trees([chosen])?;
+        self.change_lock(&waits, |lock| drop(lock.pins.insert(recipe, Pin { tree: chosen, node: node.to_owned() })))?;
         Ok(PinReport { node: node.to_owned(), recipe, tree: Some(chosen) })
     }
 }

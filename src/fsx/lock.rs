@@ -37,6 +37,7 @@ pub struct FileLock {
     file: File,
     path: PathBuf,
     remove: bool,
+    alone: bool,
 }
 
 /// What came of trying.
@@ -81,7 +82,7 @@ pub fn try_lock(path: &Path, what: &str, remove: bool) -> FsResult<Tried> {
         };
         // Best effort: a full disk must not keep us from a lock that we hold.
         let _ = change(Call::Write(path), || write_holder(&mut file, &holder));
-        return Ok(Tried::Held(FileLock { file, path: path.to_owned(), remove }));
+        return Ok(Tried::Held(FileLock { file, path: path.to_owned(), remove, alone: true }));
     }
 }
 
@@ -116,14 +117,18 @@ pub fn lock(
     }
 }
 
-/// Takes a lock that many may hold together, and that keeps out whoever wants it alone. `None` while somebody has it
-/// alone.
-pub fn try_lock_shared(path: &Path) -> FsResult<Option<FileLock>> {
-    let file = open(path).map_err(at("open the lock", path))?;
-    match file.try_lock_shared() {
-        Ok(()) => Ok(Some(FileLock { file, path: path.to_owned(), remove: false })),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(e)) => Err(at("lock", path)(e)),
+/// Tries to take a lock that many may hold together, once. It is busy while somebody has it alone, who is then named.
+pub fn try_lock_shared(path: &Path) -> FsResult<Tried> {
+    loop {
+        let mut file = open(path).map_err(at("open the lock", path))?;
+        match file.try_lock_shared() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(Tried::Busy(read_holder(&mut file))),
+            Err(TryLockError::Error(e)) => return Err(at("lock", path)(e)),
+        }
+        if still_there(&file, path).map_err(at("look at the lock", path))? {
+            return Ok(Tried::Held(FileLock { file, path: path.to_owned(), remove: false, alone: false }));
+        }
     }
 }
 
@@ -155,6 +160,9 @@ impl Drop for FileLock {
         if self.remove {
             // Removed while held: whoever waits for this inode finds that the path no longer names it.
             let _ = fsx::remove_file(&self.path);
+        } else if self.alone {
+            // Whoever comes next must not be told of us.
+            let _ = self.file.set_len(0);
         }
         let _ = self.file.unlock();
     }

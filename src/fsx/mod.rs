@@ -217,6 +217,20 @@ pub fn copy_file(from: &Path, to: &Path) -> FsResult<()> {
     })
 }
 
+/// Adds to the end of a file, which is made where it is not there. What could be written only in part is taken back.
+pub fn append(path: &Path, bytes: &[u8]) -> FsResult<()> {
+    let open = |create| File::options().append(true).create(create).open(path);
+    let opened = match open(false) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => change(Call::Create(path), || open(true)),
+        other => other,
+    };
+    let append = |mut f: File| {
+        let before = f.metadata()?.len();
+        f.write_all(bytes).inspect_err(|_| drop(f.set_len(before)))
+    };
+    opened.and_then(|f| change(Call::Write(path), || append(f))).map_err(at("write", path))
+}
+
 /// Replaces a small file whole: written in `temp`, flushed, renamed over it. A reader sees the old or the new one. In
 /// `temp` because what is left there by a crash is swept; where that is another file system, it is written beside the
 /// file. Only for the places of the store and the project that may change.

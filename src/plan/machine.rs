@@ -45,6 +45,8 @@ pub struct Setting<'a> {
     pub tools: &'a dyn HostTools,
     /// Whether realisations of process steps without isolation count.
     pub unsandboxed: bool,
+    /// Whether somebody relies on what is found: it is held, so that a collector leaves it.
+    pub hold: bool,
 }
 
 /// Where a node stands.
@@ -181,6 +183,12 @@ impl<'a> Machine<'a> {
             });
         }
         let todo = (0..nodes.len()).collect();
+        if setting.hold {
+            // In one go, whatever a build that changes nothing relies on; what else it needs is held one by one.
+            let sources = setting.sources.values().filter_map(|s| s.as_ref().ok().map(|(tree, _)| *tree));
+            let newest = nodes.iter().filter_map(|n| setting.roots.newest(n.spec.name.as_str())).map(|r| r.tree);
+            setting.store.hold_trees(sources.chain(newest))?;
+        }
         let (trees, filtered) = (HashMap::new(), HashMap::new());
         let mut machine = Self { setting, nodes, by_name, todo, ready: VecDeque::new(), trees, filtered };
         machine.pump()?;
@@ -354,7 +362,7 @@ impl<'a> Machine<'a> {
     fn look_up(&mut self, id: usize) -> Outcome<()> {
         let Some(p) = self.nodes[id].prepared.clone() else { return Ok(()) };
         let pin = self.setting.pins.get(&p.recipe.id).copied();
-        let found = self.setting.store.realisation(p.recipe.id, p.at_least, pin)?;
+        let found = self.setting.store.realisation(p.recipe.id, p.at_least, pin, self.setting.hold)?;
         let mut missing = Vec::new();
         if let Some(run) = &found {
             if let Err(e) = self.nodes[id].spec.kind.still_holds(&self.nodes[id].spec.params, &run.facts) {

@@ -216,7 +216,7 @@ fn not_the_pinned(job: &Job, run: &RunRecord) -> Failure {
 
 // Another process may have held the lock because it was building this very recipe.
 fn made_meanwhile(context: &Context, job: &Job) -> Result<Option<RunRecord>, StoreError> {
-    let Some(run) = context.store.realisation(job.recipe.id, job.at_least, job.pinned)? else { return Ok(None) };
+    let Some(run) = context.store.realisation(job.recipe.id, job.at_least, job.pinned, true)? else { return Ok(None) };
     let Some(tree) = run.tree() else { return Ok(None) };
     let Some(tree) = context.store.tree(tree)? else { return Ok(None) };
     Ok(context.store.lacking(&tree, job.spec.kind.closed())?.is_empty().then_some(run))

@@ -23,6 +23,7 @@
 mod blobs;
 mod commit;
 pub mod error;
+pub mod holds;
 mod index;
 mod locate;
 mod objects;
@@ -58,6 +59,7 @@ use commit::Commit;
 pub struct Store {
     dir: PathBuf,
     session: Session,
+    holds: holds::Holds,
     objects: objects::Objects,
     refs: refs::Refs,
     runs: runs::Runs,
@@ -113,6 +115,7 @@ impl Store {
             scanned,
             objects: objects::Objects::new(dir.clone()),
             runs: runs::Runs::new(dir.join("runs")),
+            holds: holds::Holds::new(dir.join(holds::LOCK), session.dir.join(holds::FILE)),
             session,
             refs,
             index,
@@ -179,14 +182,19 @@ impl Store {
     }
 
     /// The realisation of a recipe that is used: the pinned tree's, else the earliest one all of whose bytes are
-    /// there, else the earliest that is known. Only those isolated at least so well count.
+    /// there, else the earliest that is known. Only those isolated at least so well count. Whoever relies on the answer
+    /// asks with `hold`: all of them are [held](Self::hold_trees) before their bytes are looked at.
     pub fn realisation(
         &self,
         recipe: RecipeId,
         at_least: Isolation,
         pinned: Option<TreeId>,
+        hold: bool,
     ) -> Result<Option<RunRecord>> {
         let mut runs = self.runs.realisations(recipe, at_least)?;
+        if hold {
+            self.hold_trees(runs.iter().filter_map(RunRecord::tree))?;
+        }
         if let Some(pin) = pinned {
             return Ok(runs.into_iter().find(|r| r.tree() == Some(pin)));
         }

@@ -65,6 +65,8 @@ impl Store {
             crate::model::tree::TreeError::Syntax { .. } => StoreError::Cancelled,
         })?;
         check_links(&tree)?;
+        // Before any of them is named or found: one that is there already may be on a collector's list.
+        self.hold_blobs(tree.files().map(|(_, blob, ..)| blob))?;
         for (_, blob, _, executable) in tree.files() {
             if placed.contains(&(blob, executable)) {
                 continue;
@@ -78,6 +80,7 @@ impl Store {
         }
         let id = self.objects.put_tree(&tree, &mut commit)?;
         self.flush(&mut commit)?;
+        self.hold_trees([id])?;
         Ok(Published { tree, id, written_bytes })
     }
 

@@ -22,8 +22,10 @@ impl Store {
         self.dir.join("artifacts").join(id.hex())
     }
 
-    /// The view of a tree, made or mended where it is not right. Errors: Gone where bytes are nowhere.
+    /// The view of a tree, made or mended where it is not right; the tree is [held](Self::hold_trees) from now on. Errors:
+    /// Gone where bytes are nowhere.
     pub fn view(&self, id: TreeId, tree: &Tree) -> Result<PathBuf> {
+        self.hold_trees([id])?;
         let path = self.view_path(id);
         loop {
             if let Ok(meta) = fs::symlink_metadata(&path) {
