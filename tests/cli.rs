@@ -279,3 +279,16 @@ fn a_doctor_looks_at_a_machine_without_a_graph_and_makes_nothing() {
     let ran = p.run(&["doctor", "--json"]);
     assert_eq!((ran.code, ran.json()["ok"].as_bool()), (Some(1), Some(false)));
 }
+
+#[test]
+fn a_plan_says_how_long_a_step_took_last_time() {
+    let p = project();
+    let never = p.run(&["plan", "--json"]).step("slim");
+    assert!(never.get("last_seconds").is_none(), "{never}");
+    p.build();
+    let took = p.run(&["why", "slim", "--json"]).json()["last"]["seconds"].clone();
+    p.edit("graph.toml", "b.txt", "a.txt");
+    let plan = p.run(&["plan", "--json"]);
+    assert_eq!(plan.step("slim")["last_seconds"], took);
+    assert!(plan.step("slimmer")["last_seconds"].is_number());
+}

@@ -24,7 +24,27 @@ fn text(report: &PlanReport, verbose: bool) -> String {
         .iter()
         .map(|s| vec![s.action.to_owned(), s.node.clone(), s.kind.to_owned(), because(s, verbose)])
         .collect();
-    words::columns(&rows)
+    words::columns(&rows) + &time(report)
+}
+
+// Seconds below which nobody waits.
+const WORTH_TELLING: f64 = 1.0;
+
+// What the steps that would run took last time, all together: they may run beside each other.
+fn time(report: &PlanReport) -> String {
+    let would_run = report.steps.iter().filter(|s| matches!(s.action, "run" | "await"));
+    let (known, unknown): (Vec<&PlanStep>, Vec<&PlanStep>) = would_run.partition(|s| s.last_seconds.is_some());
+    let sum: f64 = known.iter().filter_map(|s| s.last_seconds).sum();
+    match (known.len(), unknown.len()) {
+        (0, _) => String::new(),
+        _ if sum < WORTH_TELLING => String::new(),
+        (_, 0) => format!("about {} of work, as last time\n", words::seconds(sum)),
+        (_, n) => format!(
+            "about {} of work, as last time, and {} never timed\n",
+            words::seconds(sum),
+            words::count(n, "step")
+        ),
+    }
 }
 
 fn because(step: &PlanStep, verbose: bool) -> String {
@@ -36,6 +56,9 @@ fn because(step: &PlanStep, verbose: bool) -> String {
     if !step.on.is_empty() {
         let how = if step.action == "await" { "waits for" } else { "blocked by" };
         parts.push(format!("{how} {}", step.on.join(", ")));
+    }
+    if let Some(s) = step.last_seconds.filter(|s| *s >= WORTH_TELLING) {
+        parts.push(format!("took {} last time", words::seconds(s)));
     }
     if step.verdict == Some(false) {
         parts.push("does not hold".to_owned());
@@ -60,6 +83,7 @@ mod tests {
             reasons,
             on: on.iter().map(|s| (*s).to_owned()).collect(),
             recipe: None,
+            last_seconds: (node == "quant-a").then_some(1090.0),
             verdict: (node == "check-a").then_some(false),
             error: None,
             hint: None,
@@ -78,10 +102,11 @@ mod tests {
         ];
         insta::assert_snapshot!(text(&PlanReport { steps, errors: vec![] }, false), @r"
         fresh    graft-a   quant
-        run      quant-a   quant  param strength: 1 → 1.0
+        run      quant-a   quant  param strength: 1 → 1.0; took 18 min 10 s last time
         await    splice-a  quant  waits for quant-a
         fresh    check-a   quant  does not hold
         blocked  seat-a    quant  blocked by check-a
+        about 18 min 10 s of work, as last time, and 1 step never timed
         ");
     }
 }

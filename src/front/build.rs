@@ -171,8 +171,20 @@ impl Project {
         cancel: &Arc<AtomicBool>,
     ) -> Result<PlanReport> {
         let read = |m: &Machine<'_>| share_recipes(m.report().map(|n| PlanStep::of(&n)).collect());
-        let (steps, sources) = self.at_rest(goals, looking, events, cancel, read)?;
+        let (mut steps, sources): (Vec<PlanStep>, _) = self.at_rest(goals, looking, events, cancel, read)?;
+        self.predict(&mut steps)?;
         Ok(PlanReport { steps, errors: error_reports(&sources.errors) })
+    }
+
+    // How long each step that runs took last time. One that waits for another with the same recipe takes none.
+    fn predict(&self, steps: &mut [PlanStep]) -> Result<()> {
+        let roots = self.roots()?;
+        for step in steps.iter_mut().filter(|s| s.action == "run" || s.action == "await" && s.recipe.is_none()) {
+            let Some(root) = roots.newest(&step.node) else { continue };
+            let runs = self.store.runs(root.recipe)?;
+            step.last_seconds = runs.iter().find(|r| r.seq == root.seq).map(|r| r.seconds);
+        }
+        Ok(())
     }
 
     /// Lets the machine come to rest without running anything, and reads something off it.

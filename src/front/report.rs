@@ -77,6 +77,9 @@ pub struct PlanStep {
     pub on: Vec<String>,
     /// Its recipe, where its inputs are known.
     pub recipe: Option<String>,
+    /// How long its last good run took, in seconds, where it would run now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_seconds: Option<f64>,
     /// The verdict of a check that is fresh.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<bool>,
@@ -208,6 +211,7 @@ impl PlanStep {
             reasons: Vec::new(),
             on: Vec::new(),
             recipe: n.recipe.map(|r| r.id.to_string()),
+            last_seconds: None,
             verdict: None,
             error: None,
             hint: None,
