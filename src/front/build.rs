@@ -47,6 +47,7 @@ impl Project {
         let states = sources.states.clone();
         let mut machine =
             self.machine(&selection, states, (&before, &pins), &processes, (options.looking.unsandboxed, true))?;
+        self.tell_notes(events);
         let _ = events.send(planned(&machine));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -68,6 +69,7 @@ impl Project {
                 done => drop(done?),
             }
         }
+        self.tell_notes(events);
         self.store.flush_index();
         let steps: Vec<StepReport> = machine
             .report()
@@ -85,6 +87,12 @@ impl Project {
         errors.extend(unkept);
         let ok = !ended.interrupted && errors.is_empty() && steps.iter().all(fine);
         Ok(BuildReport { steps, ok, errors, interrupted: ended.interrupted })
+    }
+
+    fn tell_notes(&self, events: &Events) {
+        for line in self.store.take_notes() {
+            let _ = events.send(Event::Notice(line));
+        }
     }
 
     // Roots and links, for whatever is there now. Comes back: what could not be written.
@@ -215,9 +223,7 @@ impl Project {
             (looking.unsandboxed, false),
         )?;
         let answer = read(&machine);
-        for line in self.store.take_notes() {
-            let _ = events.send(Event::Notice(line));
-        }
+        self.tell_notes(events);
         self.store.flush_index();
         Ok((answer, sources))
     }

@@ -212,7 +212,10 @@ impl Project {
     }
 
     // Held while one of the project's own files is read, changed and written.
-    fn writing(&self, waits: &Waits<'_>) -> Result<FileLock> {
+    fn writing(&self, waits: &Waits<'_>) -> Result<Option<FileLock>> {
+        if self.store.read_only() {
+            return Ok(None);
+        }
         let path = self.store.project_lock(&self.graph_path);
         let holder = RefCell::new(None);
         let told = Cell::new(false);
@@ -226,7 +229,7 @@ impl Project {
         };
         let mut busy = |now: Option<&Holder>| *holder.borrow_mut() = now.cloned();
         let held = fsx::lock::lock(&path, "the project's files", true, &mut busy, &look);
-        held.map_err(StoreError::from)?.ok_or(FrontError::Interrupted)
+        held.map_err(StoreError::from)?.map(Some).ok_or(FrontError::Interrupted)
     }
 
     pub(crate) fn machine<'a>(

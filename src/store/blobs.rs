@@ -83,17 +83,23 @@ impl Store {
             None => {
                 // Touched, but right: give it back the marks of a blob, where we may.
                 let mode = if executable { 0o555 } else { 0o444 };
-                if meta.mode() & 0o7777 != mode {
+                if meta.mode() & 0o7777 != mode && !self.read_only() {
                     let _ = fsx::set_mode(path, mode);
                 }
-                if meta.mtime() != 1 || meta.mtime_nsec() != 0 {
+                if (meta.mtime() != 1 || meta.mtime_nsec() != 0) && !self.read_only() {
                     let _ = fsx::set_mtime_one(path);
                 }
                 // What was seen may be in memory only, of a process that has not flushed it yet.
-                if fsx::fsync(path).is_ok() {
+                if self.read_only() || fsx::fsync(path).is_ok() {
                     self.remember_blob(blob, executable, path)?;
                 }
                 Ok(true)
+            }
+            Some(what) if self.read_only() => {
+                if let Ok(mut notes) = self.notes.lock() {
+                    notes.push(format!("{} (the blob {blob}) {what}", path.display()));
+                }
+                Ok(false)
             }
             Some(what) => {
                 self.quarantine(blob, path, &what)?;

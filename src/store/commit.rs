@@ -73,9 +73,14 @@ impl Store {
     /// Makes a group durable and gives every object its name, never replacing. One that is there already is compared
     /// and kept; where it is not what its name says it is set aside, and ours takes its place.
     pub(crate) fn flush(&self, commit: &mut Commit) -> Result<()> {
+        if self.read_only() {
+            // Nothing of ours needs what is there to last longer than we do.
+            commit.relied_on.clear();
+        }
         if commit.waiting.is_empty() && commit.relied_on.is_empty() {
             return Ok(());
         }
+        self.must_write()?;
         commit.relied_on.sort();
         commit.relied_on.dedup();
         let bytes: Vec<&Path> = commit.waiting.iter().map(|w| &w.from).chain(&commit.relied_on).map(|p| &**p).collect();

@@ -29,6 +29,14 @@ pub enum StoreError {
         /// What was found instead.
         what: String,
     },
+    /// The store has to be written to and can't be.
+    #[error("the store {} can't be written to: {why}", path.display())]
+    ReadOnly {
+        /// The store.
+        path: PathBuf,
+        /// What the system says.
+        why: String,
+    },
     /// A file that is needed is neither in the store nor at any known place of a source.
     #[error("the bytes of {blob} are neither in the store nor at any known source: {looked}")]
     Gone {
@@ -90,6 +98,11 @@ impl StoreError {
             StoreError::SourceChanged { .. } => "let whatever writes it finish, then build again".to_owned(),
             StoreError::TensorDiffers { .. } => {
                 "the source's bytes changed, or the disk returned wrong ones: build with --check-content".to_owned()
+            }
+            StoreError::ReadOnly { .. } => {
+                "mount it for writing, or build as a user who may write to it; `status`, `plan`, `why`, `show` and `log` \
+                 work as it is"
+                    .to_owned()
             }
             StoreError::Fs(e) if e.source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                 "remount it for writing, or pass --store DIR".to_owned()

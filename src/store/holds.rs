@@ -46,6 +46,8 @@ pub(crate) const FILE: &str = "holds";
 pub(crate) struct Holds {
     lock: PathBuf,
     file: PathBuf,
+    // Nobody can be told; and whoever only asks needs nothing to stay.
+    read_only: bool,
     held: Mutex<Held>,
     listener: Mutex<Option<Listener>>,
 }
@@ -90,8 +92,8 @@ fn unpoisoned<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Holds {
-    pub(crate) fn new(lock: PathBuf, file: PathBuf) -> Self {
-        Self { lock, file, held: Mutex::default(), listener: Mutex::default() }
+    pub(crate) fn new(lock: PathBuf, file: PathBuf, read_only: bool) -> Self {
+        Self { lock, file, read_only, held: Mutex::default(), listener: Mutex::default() }
     }
 
     // One lock and one write, however many there are. `held` stays locked until it is written: another thread must not
@@ -100,7 +102,7 @@ impl Holds {
         let mut held = unpoisoned(&self.held);
         let trees: HashSet<TreeId> = trees.filter(|t| !held.trees.contains(t)).collect();
         let blobs: HashSet<BlobId> = blobs.filter(|b| !held.blobs.contains(b)).collect();
-        if trees.is_empty() && blobs.is_empty() {
+        if self.read_only || trees.is_empty() && blobs.is_empty() {
             return Ok(());
         }
         let mut text = String::with_capacity(70 * (trees.len() + blobs.len()));
@@ -185,13 +187,13 @@ impl Store {
     /// that is not what this program writes.
     pub fn sessions(&self) -> Result<Vec<SessionHolds>> {
         let tmp = self.dir.join("tmp");
-        super::sweep(&tmp);
+        super::session::sweep(&tmp);
         let mut all = Vec::new();
         for name in fsx::names(&tmp)? {
             let text = name.to_string_lossy();
             let Some(stem) = text.strip_suffix(".lock") else { continue };
             let folder = tmp.join(stem);
-            if folder == self.session.dir {
+            if folder == self.session.dir() {
                 continue;
             }
             // Locked by whoever lives; it may end at any moment.

@@ -32,6 +32,7 @@ mod refs;
 pub mod roots;
 mod runs;
 mod sealed;
+mod session;
 pub mod source;
 pub mod survey;
 mod version;
@@ -48,7 +49,7 @@ pub use source::{ScanOptions, Scanned, SourceForm};
 pub use version::VERSION;
 
 use crate::digest::{BlobId, RecipeId, TreeId};
-use crate::fsx::lock::{FileLock, Tried, try_lock};
+use crate::fsx::lock::FileLock;
 use crate::fsx::{self, Placed};
 use crate::model::recipe::Recipe;
 use crate::model::run::{Isolation, RunRecord};
@@ -58,7 +59,7 @@ use commit::Commit;
 /// An open store. Cheap to share; safe to use from many threads and beside other processes.
 pub struct Store {
     dir: PathBuf,
-    session: Session,
+    session: session::Session,
     holds: holds::Holds,
     objects: objects::Objects,
     refs: refs::Refs,
@@ -69,18 +70,6 @@ pub struct Store {
     notes: objects::Notes,
     // Listings of sources that were placed and are not flushed yet.
     scanned: Mutex<Commit>,
-}
-
-/// A folder in `tmp/` that belongs to this process and goes with it.
-struct Session {
-    dir: PathBuf,
-    _lock: FileLock,
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        let _ = fsx::remove_tree(&self.dir);
-    }
 }
 
 impl Store {
@@ -94,28 +83,21 @@ impl Store {
             fsx::fsync(above)?;
         }
         version::check(&dir)?;
-        for sub in
-            ["blobs", "trees", "tensors", "recipes", "runs", "refs", "artifacts", "roots", "logs", "tmp", "locks"]
-        {
-            let d = dir.join(sub);
-            if !d.is_dir() {
-                fsx::create_dir_all(&d)?;
-            }
-        }
-        sweep_beginnings(&dir);
-        sweep(&dir.join("tmp"));
-        sweep_locks(&dir.join("locks"));
-        let session = open_session(&dir.join("tmp"))?;
+        let session = session::Session::open(&dir)?;
+        let read_only = session.closed_because().is_some();
         let project = dir.parent().map_or_else(|| dir.clone(), Path::to_owned);
-        let refs = refs::Refs::new(dir.join("refs"), project, session.dir.clone());
+        let refs = refs::Refs::new(dir.join("refs"), project, session.dir().to_owned(), read_only);
         let index = index::Index::open(&dir.join("index"), &dir.join("locks/index"), || refs.known());
         let notes = objects::Notes::default();
-        let scanned = Mutex::new(Commit::new(session.dir.clone()));
+        if let (Some(why), Ok(mut notes)) = (session.closed_because(), notes.lock()) {
+            notes.push(format!("{} can't be written to ({why}): nothing that is found out is kept", dir.display()));
+        }
+        let scanned = Mutex::new(Commit::new(session.dir().to_owned()));
         Ok(Arc::new(Self {
             scanned,
-            objects: objects::Objects::new(dir.clone()),
+            objects: objects::Objects::new(dir.clone(), read_only),
             runs: runs::Runs::new(dir.join("runs")),
-            holds: holds::Holds::new(dir.join(holds::LOCK), session.dir.join(holds::FILE)),
+            holds: holds::Holds::new(dir.join(holds::LOCK), session.dir().join(holds::FILE), read_only),
             session,
             refs,
             index,
@@ -130,12 +112,26 @@ impl Store {
         &self.dir
     }
 
+    /// Whether it can only be read. Commands that only ask work all the same, and keep what they find out to themselves.
+    pub fn read_only(&self) -> bool {
+        self.session.closed_because().is_some()
+    }
+
+    /// Errors: ReadOnly where nothing can be written.
+    pub fn must_write(&self) -> Result<()> {
+        match self.session.closed_because() {
+            None => Ok(()),
+            Some(why) => Err(StoreError::ReadOnly { path: self.dir.clone(), why: why.to_owned() }),
+        }
+    }
+
     fn commit(&self) -> Commit {
-        Commit::new(self.session.dir.clone())
+        Commit::new(self.session.dir().to_owned())
     }
 
     /// A fresh empty folder on the store's file system, swept when its process is gone.
     pub fn scratch(&self) -> Result<PathBuf> {
+        self.must_write()?;
         let dir = self.commit().temp_path();
         fsx::create_dir(&dir)?;
         Ok(dir)
@@ -148,7 +144,7 @@ impl Store {
 
     /// The folder of such names.
     pub fn temp_dir(&self) -> &Path {
-        &self.session.dir
+        self.session.dir()
     }
 
     /// Keeps a listing, durably.
@@ -213,6 +209,7 @@ impl Store {
 
     /// Records a run. Whatever it names must have been published before: this is the moment from which it counts.
     pub fn record(&self, run: RunRecord) -> Result<RunRecord> {
+        self.must_write()?;
         self.runs.append(run, &self.commit().temp_path())
     }
 
@@ -229,6 +226,7 @@ impl Store {
         busy: &mut dyn FnMut(Option<&fsx::lock::Holder>),
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<FileLock>> {
+        self.must_write()?;
         let path = self.dir.join("locks").join(format!("recipe-{}", recipe.hex()));
         Ok(fsx::lock::lock(&path, what, true, busy, cancelled)?)
     }
@@ -254,54 +252,5 @@ impl Store {
     /// Writes what the index still has in memory to the disk.
     pub fn flush_index(&self) {
         self.index.flush();
-    }
-}
-
-fn open_session(tmp: &Path) -> Result<Session> {
-    for n in 0u64.. {
-        let name = format!("{}-{}", std::process::id(), fsx::stat::now_ns().unsigned_abs() + u128::from(n));
-        let lock_path = tmp.join(format!("{name}.lock"));
-        if let Tried::Held(lock) = try_lock(&lock_path, "temporary files", true)? {
-            let dir = tmp.join(name);
-            fsx::create_dir(&dir)?;
-            return Ok(Session { dir, _lock: lock });
-        }
-    }
-    Err(StoreError::Cancelled)
-}
-
-// Removes what whoever began this store, and died, left of its VERSION. There is one now, so nobody needs another.
-fn sweep_beginnings(dir: &Path) {
-    for name in fsx::names(dir).unwrap_or_default() {
-        if name.to_string_lossy().starts_with(".graftwerk-") {
-            let _ = fsx::remove_file(&dir.join(name));
-        }
-    }
-}
-
-// Removes the lock files of whoever died after its work was done: nobody would take such a lock again, and thousands of
-// them would be left in time. One that is held is left alone.
-fn sweep_locks(locks: &Path) {
-    for name in fsx::names(locks).unwrap_or_default() {
-        let text = name.to_string_lossy();
-        if text.starts_with("recipe-") || text.starts_with("project-") {
-            let _ = try_lock(&locks.join(&name), "sweeping", true);
-        }
-    }
-}
-
-// Removes what processes left that are gone: a folder whose lock can be taken belongs to nobody. Best effort: what can't
-// be removed now is tried again next time.
-fn sweep(tmp: &Path) {
-    for name in fsx::names(tmp).unwrap_or_default() {
-        let text = name.to_string_lossy();
-        let path = tmp.join(&name);
-        if let Some(stem) = text.strip_suffix(".lock") {
-            if let Ok(Tried::Held(_lock)) = try_lock(&path, "sweeping", true) {
-                let _ = fsx::remove_tree(&tmp.join(stem));
-            }
-        } else if !tmp.join(format!("{text}.lock")).exists() {
-            let _ = fsx::remove_tree(&path);
-        }
     }
 }

@@ -54,6 +54,7 @@ pub(crate) struct Refs {
     project: PathBuf,
     // Where half-made files lie, to be swept after a crash.
     tmp: PathBuf,
+    read_only: bool,
     // Places that this process hashed itself: good for it even where the file was not at rest.
     seen: Mutex<HashMap<BlobId, (PathBuf, FileStat)>>,
 }
@@ -61,8 +62,8 @@ pub(crate) struct Refs {
 const MOST_PLACES: usize = 16;
 
 impl Refs {
-    pub(crate) fn new(dir: PathBuf, project: PathBuf, tmp: PathBuf) -> Self {
-        Self { dir, project, tmp, seen: Mutex::default() }
+    pub(crate) fn new(dir: PathBuf, project: PathBuf, tmp: PathBuf, read_only: bool) -> Self {
+        Self { dir, project, tmp, read_only, seen: Mutex::default() }
     }
 
     fn file(&self, blob: BlobId) -> PathBuf {
@@ -85,6 +86,9 @@ impl Refs {
     pub(crate) fn add(&self, blob: BlobId, path: &Path, stat: &FileStat, looked_ns: i128) -> Result<Option<PathBuf>> {
         if let Ok(mut seen) = self.seen.lock() {
             seen.insert(blob, (path.to_owned(), *stat));
+        }
+        if self.read_only {
+            return Ok(None);
         }
         let place = self.place(path, stat, looked_ns);
         let mut places = self.load(blob)?.places;
@@ -190,7 +194,7 @@ mod tests {
         std::fs::write(&source, "x").unwrap();
         let stat = FileStat::at(&source).unwrap();
         let blob = BlobId(Digest::of(b"x"));
-        let refs = || Refs::new(t.path().join("refs"), t.path().to_owned(), t.path().to_owned());
+        let refs = || Refs::new(t.path().join("refs"), t.path().to_owned(), t.path().to_owned(), false);
         for looked in [i128::MAX, stat.mtime_ns + 1] {
             refs().add(blob, &source, &stat, looked).unwrap();
             let before = FileStat::at(&refs().file(blob)).unwrap();
@@ -213,7 +217,7 @@ mod tests {
         // Where the file system can't hold that date, its own latest will do.
         std::fs::File::options().write(true).open(&source).unwrap().set_modified(year_9999).unwrap();
         let blob = BlobId(Digest::of(b"x"));
-        let open = || Refs::new(t.path().join("refs"), t.path().join("elsewhere"), t.path().to_owned());
+        let open = || Refs::new(t.path().join("refs"), t.path().join("elsewhere"), t.path().to_owned(), false);
         let stat = FileStat::at(&source).unwrap();
         open().add(blob, &source, &stat, i128::MAX).unwrap();
         assert_eq!(open().find(blob).unwrap().as_deref(), Some(source.as_path()));

@@ -98,6 +98,7 @@ impl Store {
         let path = self.roots_path(graph);
         let text = seal(roots).map_err(fsx::at("write", &path))?;
         if read_plain(&path)?.as_deref() != Some(&text) {
+            self.must_write()?;
             fsx::replace_file(&path, &text, self.temp_dir())?;
         }
         Ok(())

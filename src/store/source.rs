@@ -183,7 +183,7 @@ impl Store {
             source_error(&f.path, e.to_string(), e.hint().map(str::to_owned))
         })?;
         if let Some(table) = &hashed.table {
-            let mut commit = Commit::new(self.session.dir.clone());
+            let mut commit = Commit::new(self.session.dir().to_owned());
             self.objects.put_table(hashed.blob, table, &mut commit)?;
             // At once: the checkpoint's parts are held together by it.
             self.flush(&mut commit)?;

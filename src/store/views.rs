@@ -32,6 +32,7 @@ impl Store {
                 if meta.is_dir() && self.view_is_right(&path, tree)? {
                     return Ok(path);
                 }
+                self.must_write()?;
                 let aside = self.commit().temp_path();
                 match fsx::rename_over(&path, &aside) {
                     // Another process was first.
@@ -40,6 +41,7 @@ impl Store {
                 }
                 fsx::remove_tree(&aside)?;
             }
+            self.must_write()?;
             let temp = self.commit().temp_path();
             self.make_view(&temp, &path, tree)?;
             // All of artifacts/ may be deleted at any time, also now.
