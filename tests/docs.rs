@@ -92,7 +92,10 @@ fn the_page_of_commands_is_what_the_program_says_of_itself() {
     for name in names {
         let text = help(&[name, "--help"]);
         // What every command takes stands above, once.
-        let own = text.split("\n\nEverywhere:").next().unwrap();
+        let mut own = text.split("\n\nEverywhere:").next().unwrap().to_owned();
+        if let Some((_, examples)) = text.split_once("\n\nExamples:\n") {
+            own += &format!("\n\nExamples:\n{}", examples.trim_end());
+        }
         let _ = write!(chapters, "\n## `{name}`\n\n```text\n{own}\n```\n");
     }
     let path = root().join("docs/commands.md");

@@ -100,6 +100,10 @@ pub(crate) struct How {
 
 /// `build`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  graftwerk build                         everything\n\
+  graftwerk build seat-a -j 2             one node and what it needs, two steps at once\n\
+  graftwerk build 'quant-*'               every node whose name matches\n\
+  graftwerk build graft+ --keep-going     a node and all that depends on it, past failures")]
 pub(crate) struct Build {
     /// The nodes to build; without any, all of them. `quant-*` matches names, `+NODE` adds what it needs, `NODE+` what
     /// depends on it.
@@ -120,6 +124,11 @@ pub(crate) struct Build {
 
 /// `plan`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  graftwerk plan                          what would run, why, and how long it took last time\n\
+  graftwerk plan --json | jq .steps       the same for programs\n\
+  graftwerk plan --locked                 refuses where a source is not what graph.lock says"
+)]
 pub(crate) struct Plan {
     /// The nodes to plan for, as in `build`; without any, all of them.
     #[arg(value_name = "NODE")]
@@ -130,6 +139,10 @@ pub(crate) struct Plan {
 
 /// `init`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  graftwerk init                          a seat: graft, quant, splice, check, serve\n\
+  graftwerk init quantise -C new          two finetunes in four bits, in the folder `new`"
+)]
 pub(crate) struct Init {
     /// What the graph is for.
     #[arg(value_enum, default_value_t = Template::Accelerate)]
@@ -151,6 +164,8 @@ pub(crate) enum Template {
 
 /// `status`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  graftwerk status                        every node\n\
+  graftwerk status '+seat-a' -v           one node and what it needs, with full digests and paths")]
 pub(crate) struct Status {
     /// The nodes to show, as in `build`; without any, all of them.
     #[arg(value_name = "NODE")]
@@ -159,6 +174,9 @@ pub(crate) struct Status {
 
 /// `graph`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  graftwerk graph | dot -Tpng > g.png     with Graphviz\n\
+  graftwerk graph --format svg > g.svg    without it\n\
+  graftwerk graph seat-a --format mermaid one node and what it needs, for a Markdown page")]
 pub(crate) struct Draw {
     /// The nodes to draw, as in `build`, with what they need; without any, all of them.
     #[arg(value_name = "NODE")]
@@ -183,6 +201,8 @@ pub(crate) enum Format {
 
 /// `completions`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  graftwerk completions bash > /etc/bash_completion.d/graftwerk\n\
+  graftwerk completions zsh > ~/.zfunc/_graftwerk")]
 pub(crate) struct Completions {
     /// The shell.
     #[arg(value_enum)]
@@ -199,6 +219,8 @@ pub(crate) struct One {
 
 /// `show`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  graftwerk show quant-a                  recipe, runs, files\n\
+  graftwerk show b3:77d0                  whatever has an ID that begins so")]
 pub(crate) struct Show {
     /// A node's name, or the ID of a recipe, tree or blob; `b3:` and at least four digits will do.
     #[arg(value_name = "NODE|ID")]
@@ -207,6 +229,8 @@ pub(crate) struct Show {
 
 /// `update`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  graftwerk update                        looks at every source, byte by byte\n\
+  graftwerk update base                   at one of them")]
 pub(crate) struct Update {
     /// The sources to resolve.
     #[arg(value_name = "NAME")]
@@ -215,6 +239,11 @@ pub(crate) struct Update {
 
 /// `pin`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  graftwerk pin quant-a                   the tree that is used now stays the one that is used\n\
+  graftwerk pin quant-a b3:77d0           another one of its trees\n\
+  graftwerk pin quant-a --remove"
+)]
 pub(crate) struct Pin {
     /// The node.
     #[arg(value_name = "NODE")]
@@ -252,6 +281,23 @@ mod tests {
             let Command::Build(b) = cli.command else { panic!("{line}") };
             assert_eq!((b.nodes, b.jobs.map(NonZeroUsize::get)), (vec!["a".into(), "b".into()], Some(3)));
         }
+    }
+
+    #[test]
+    fn every_example_of_the_help_is_a_command_line() {
+        let mut seen = 0;
+        for command in Cli::command().get_subcommands() {
+            let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in examples.lines().filter_map(|l| l.strip_prefix("  graftwerk ")) {
+                // Behind two spaces stands what it does, behind a bar or an angle what the shell does.
+                let line = line.split("  ").next().unwrap().split(['|', '>']).next().unwrap().trim();
+                let words = line.split(' ').map(|w| w.trim_matches('\''));
+                let parsed = Cli::try_parse_from(std::iter::once("graftwerk").chain(words));
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+                seen += 1;
+            }
+        }
+        assert!(seen > 15, "only {seen} examples");
     }
 
     #[test]

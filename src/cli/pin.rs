@@ -14,9 +14,10 @@ pub(crate) fn run(shell: &Shell, args: &Pin) -> Ended {
         shell.answer_json(&report);
     } else if !t.quiet {
         let (node, recipe) = (&report.node, report.recipe.short());
-        t.print(&match report.tree {
-            Some(tree) => format!("{node} (recipe {recipe}) is pinned to {tree}\n"),
-            None => format!("{node} (recipe {recipe}) is no longer pinned\n"),
+        t.print(&match (report.tree, report.was) {
+            (Some(tree), _) => format!("{node} (recipe {recipe}) is pinned to {tree}\n"),
+            (None, None) => format!("{node} (recipe {recipe}) was not pinned\n"),
+            (None, Some(_)) => format!("{node} (recipe {recipe}) is no longer pinned\n"),
         });
     }
     Ok(Exit::Done)

@@ -85,6 +85,8 @@ pub struct PinReport {
     pub recipe: RecipeId,
     /// The pinned tree; `None` where the pin was taken away.
     pub tree: Option<TreeId>,
+    /// The tree that was pinned before.
+    pub was: Option<TreeId>,
 }
 
 // A node of the machine at rest, with everything copied out of it.
@@ -378,8 +380,9 @@ impl Project {
             return Err(FrontError::NotBuilt { node: node.to_owned(), why: "its inputs are not known".to_owned() });
         };
         if remove {
-            self.change_lock(&waits, |lock| drop(lock.pins.remove(&recipe)))?;
-            return Ok(PinReport { node: node.to_owned(), recipe, tree: None });
+            let mut was = None;
+            self.change_lock(&waits, |lock| was = lock.pins.remove(&recipe))?;
+            return Ok(PinReport { node: node.to_owned(), recipe, tree: None, was: was.map(|p| p.tree) });
         }
         let trees: Vec<TreeId> = self.store.runs(recipe)?.iter().filter_map(RunRecord::tree).collect();
         let chosen = match tree {
@@ -397,8 +400,9 @@ impl Project {
             return Err(FrontError::Argument { what, hint: Some(hint) });
         };
         self.store.hold_trees([chosen])?;
-        self.change_lock(&waits, |lock| drop(lock.pins.insert(recipe, Pin { tree: chosen, node: node.to_owned() })))?;
-        Ok(PinReport { node: node.to_owned(), recipe, tree: Some(chosen) })
+        let mut was = None;
+        self.change_lock(&waits, |lock| was = lock.pins.insert(recipe, Pin { tree: chosen, node: node.to_owned() }))?;
+        Ok(PinReport { node: node.to_owned(), recipe, tree: Some(chosen), was: was.map(|p| p.tree) })
     }
 }
 

@@ -20,6 +20,7 @@ use serde_json::json;
 
 use crate::jsonedit::Document;
 use crate::kinds::names_kept::{TensorNames, names_of};
+use crate::kinds::read::known;
 use crate::kinds::run::{COMMAND_KEYS, command, command_action, something_written};
 use crate::kinds::weights::told::few;
 use crate::kinds::weights::write::{put_index, rel};
@@ -86,7 +87,7 @@ impl Kind for Quant {
 
     fn check(&self, params: &Params, aliases: &[&str]) -> Result<(), ParamError> {
         if !aliases.contains(&"model") {
-            return Err(ParamError::new("inputs", "there is no input `model`").hint("inputs.model = \"NODE\""));
+            return known("inputs", "model", aliases);
         }
         patterns(params, "drop")?;
         match (params.get("method"), params.contains_key("argv")) {

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use crate::canon::Value;
 use crate::kinds::{KeySpec, KeyType, ParamError, Params, StepError};
 use crate::near;
+use crate::near::did_you_mean;
 use crate::tensors::checkpoint::{Checkpoint, Shard};
 use crate::tensors::dtype::Dtype;
 use crate::tensors::pattern::{Pattern, matching};
@@ -43,15 +44,16 @@ fn wrong(key: &str, wanted: &str, found: &Value) -> ParamError {
 
 /// Looks at aliases and at the keys of this module. Errors: [`ParamError`] at the key.
 pub fn check(params: &Params, aliases: &[&str]) -> Result<(), ParamError> {
+    if let Some(other) = aliases.iter().find(|a| !["into", "from"].contains(a)) {
+        let e = ParamError::new(format!("inputs.{other}"), format!("`{other}` is no input of this kind"));
+        let near = did_you_mean(other, ["into", "from"].into_iter().filter(|a| !aliases.contains(a)));
+        return Err(e.hint(near.unwrap_or_else(|| "it takes `into` and `from`".to_owned())));
+    }
     for (needed, what) in [("into", "the checkpoint to change"), ("from", "the checkpoint to take tensors from")] {
         if !aliases.contains(&needed) {
             let key = format!("inputs.{needed}");
             return Err(ParamError::new(key, format!("there is no input `{needed}`")).hint(format!("add it: {what}")));
         }
-    }
-    if let Some(other) = aliases.iter().find(|a| !["into", "from"].contains(a)) {
-        let e = ParamError::new(format!("inputs.{other}"), format!("`{other}` is no input of this kind"));
-        return Err(e.hint("it takes `into` and `from`"));
     }
     let patterns = tensors(params)?;
     if patterns.is_empty() {
