@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli::examples;
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
@@ -100,10 +102,7 @@ pub(crate) struct How {
 
 /// `build`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  graftwerk build                         everything\n\
-  graftwerk build seat-a -j 2             one node and what it needs, two steps at once\n\
-  graftwerk build 'quant-*'               every node whose name matches\n\
-  graftwerk build graft+ --keep-going     a node and all that depends on it, past failures")]
+#[command(after_help = examples::BUILD)]
 pub(crate) struct Build {
     /// The nodes to build; without any, all of them. `quant-*` matches names, `+NODE` adds what it needs, `NODE+` what
     /// depends on it.
@@ -164,8 +163,7 @@ pub(crate) enum Template {
 
 /// `status`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  graftwerk status                        every node\n\
-  graftwerk status '+seat-a' -v           one node and what it needs, with full digests and paths")]
+#[command(after_help = examples::STATUS)]
 pub(crate) struct Status {
     /// The nodes to show, as in `build`; without any, all of them.
     #[arg(value_name = "NODE")]
@@ -174,9 +172,7 @@ pub(crate) struct Status {
 
 /// `graph`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  graftwerk graph | dot -Tpng > g.png     with Graphviz\n\
-  graftwerk graph --format svg > g.svg    without it\n\
-  graftwerk graph seat-a --format mermaid one node and what it needs, for a Markdown page")]
+#[command(after_help = examples::DRAW)]
 pub(crate) struct Draw {
     /// The nodes to draw, as in `build`, with what they need; without any, all of them.
     #[arg(value_name = "NODE")]
@@ -201,8 +197,7 @@ pub(crate) enum Format {
 
 /// `completions`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  graftwerk completions bash > /etc/bash_completion.d/graftwerk\n\
-  graftwerk completions zsh > ~/.zfunc/_graftwerk")]
+#[command(after_help = examples::COMPLETIONS)]
 pub(crate) struct Completions {
     /// The shell.
     #[arg(value_enum)]
@@ -219,8 +214,7 @@ pub(crate) struct One {
 
 /// `show`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  graftwerk show quant-a                  recipe, runs, files\n\
-  graftwerk show b3:77d0                  whatever has an ID that begins so")]
+#[command(after_help = examples::SHOW)]
 pub(crate) struct Show {
     /// A node's name, or the ID of a recipe, tree or blob; `b3:` and at least four digits will do.
     #[arg(value_name = "NODE|ID")]
@@ -229,8 +223,7 @@ pub(crate) struct Show {
 
 /// `update`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  graftwerk update                        looks at every source, byte by byte\n\
-  graftwerk update base                   at one of them")]
+#[command(after_help = examples::UPDATE)]
 pub(crate) struct Update {
     /// The sources to resolve.
     #[arg(value_name = "NAME")]

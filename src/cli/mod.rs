@@ -8,6 +8,7 @@ mod build;
 mod completions;
 mod diagnostics;
 mod doctor;
+mod examples;
 mod exit;
 mod graph;
 mod init;

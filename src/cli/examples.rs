@@ -1,0 +1,34 @@
+//! Examples for the help of each command.
+
+pub(super) const BUILD: &str = "\
+Examples:
+  graftwerk build                         everything
+  graftwerk build seat-a -j 2             one node and what it needs, two steps at once
+  graftwerk build 'quant-*'               every node whose name matches
+  graftwerk build graft+ --keep-going     a node and all that depends on it, past failures";
+
+pub(super) const STATUS: &str = "\
+Examples:
+  graftwerk status                        every node
+  graftwerk status '+seat-a' -v           one node and what it needs, with full digests and paths";
+
+pub(super) const DRAW: &str = "\
+Examples:
+  graftwerk graph | dot -Tpng > g.png     with Graphviz
+  graftwerk graph --format svg > g.svg    without it
+  graftwerk graph seat-a --format mermaid one node and what it needs, for a Markdown page";
+
+pub(super) const COMPLETIONS: &str = "\
+Examples:
+  graftwerk completions bash > /etc/bash_completion.d/graftwerk
+  graftwerk completions zsh > ~/.zfunc/_graftwerk";
+
+pub(super) const SHOW: &str = "\
+Examples:
+  graftwerk show quant-a                  recipe, runs, files
+  graftwerk show b3:77d0                  whatever has an ID that begins so";
+
+pub(super) const UPDATE: &str = "\
+Examples:
+  graftwerk update                        looks at every source, byte by byte
+  graftwerk update base                   at one of them";
