@@ -32,3 +32,20 @@ pub(super) const UPDATE: &str = "\
 Examples:
   graftwerk update                        looks at every source, byte by byte
   graftwerk update base                   at one of them";
+
+pub(super) const PLAN: &str = "\
+Examples:
+  graftwerk plan                          what would run, why, and how long it took last time
+  graftwerk plan --json | jq .steps       the same for programs
+  graftwerk plan --locked                 refuses where a source is not what graph.lock says";
+
+pub(super) const INIT: &str = "\
+Examples:
+  graftwerk init                          a seat: graft, quant, splice, check, serve
+  graftwerk init quantise -C new          two finetunes in four bits, in the folder `new`";
+
+pub(super) const PIN: &str = "\
+Examples:
+  graftwerk pin quant-a                   the tree that is used now stays the one that is used
+  graftwerk pin quant-a b3:77d0           another one of its trees
+  graftwerk pin quant-a --remove";
