@@ -443,9 +443,15 @@ fn the_page_of_json_shows_the_keys_that_the_program_prints() {
     assert_eq!(keys(&graph["edges"][0]), keys(&drawn["edges"][0]));
     project.build();
     let row = |command: &str| page.lines().find(|l| l.starts_with(&format!("| `{command}"))).unwrap().to_owned();
-    for args in
-        [vec!["why", "a"], vec!["show", "a"], vec!["log", "a"], vec!["path", "a"], vec!["update"], vec!["pin", "a"]]
-    {
+    for args in [
+        vec!["why", "a"],
+        vec!["show", "a"],
+        vec!["log", "a"],
+        vec!["path", "a"],
+        vec!["update"],
+        vec!["pin", "a"],
+        vec!["verify"],
+    ] {
         let answer = project.run(&[args.as_slice(), &["--json"]].concat()).json();
         for key in keys(&answer) {
             assert!(row(args[0]).contains(&format!("`{key}`")), "the row of {} lacks `{key}`", args[0]);

@@ -1,1 +1,3 @@
 //! Looking after a store: who holds what, what can go, what is damaged, and moving it elsewhere.
+
+pub mod verify;

@@ -13,6 +13,7 @@ Exit codes:
   1    a step or a check failed, or what was asked for is not built
   2    the command line, graph.toml or graph.lock is wrong
   3    the store is damaged or inconsistent
+  4    verify found only something extra
   130  interrupted
 
 With --json, one object goes to stdout and everything else to stderr.";
@@ -84,6 +85,12 @@ pub(crate) enum Command {
     Schema,
     /// Print a completion script for a shell.
     Completions(Completions),
+    /// Hold the store, or a folder, against its digests, and change nothing.
+    ///
+    /// Without an argument: the whole store. Every blob is hashed again, and every listing, recipe, record, tensor table,
+    /// root, ref and view looked at. With a NODE or an ID: what that needs. With a PATH: the folder or file is held
+    /// against the tree that it is a view of, or against the one that --against says.
+    Verify(Verify),
 }
 
 /// How a step may run.
@@ -237,6 +244,28 @@ pub(crate) struct Pin {
     #[arg(long)]
     pub(crate) remove: bool,
 }
+
+/// `verify`.
+#[derive(Debug, Args)]
+#[command(after_help = VERIFY_CODES)]
+pub(crate) struct Verify {
+    /// Nodes, ids (`b3:` and at least four digits), files and folders; without any, the whole store.
+    #[arg(value_name = "NODE|ID|PATH")]
+    pub(crate) what: Vec<String>,
+    /// The tree that the given paths should be.
+    #[arg(long, value_name = "NODE|ID", requires = "what")]
+    pub(crate) against: Option<String>,
+    /// Look at blobs only from outside (size, time, inode); hash only those that look other than they did.
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+const VERIFY_CODES: &str = "\
+Exit codes:
+  0  all is right
+  1  something is changed or missing in a PATH, or a node is not built
+  3  the store is damaged
+  4  there is only something extra";
 
 #[cfg(test)]
 mod tests {

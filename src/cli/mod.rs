@@ -24,6 +24,7 @@ mod show;
 mod status;
 mod terminal;
 mod update;
+mod verify;
 mod why;
 mod words;
 
@@ -60,6 +61,7 @@ pub fn main() -> ExitCode {
         Command::Doctor => doctor::run(&shell),
         Command::Schema => schema::run(&shell),
         Command::Completions(a) => completions::run(&shell, a),
+        Command::Verify(a) => verify::run(&shell, a),
     };
     match ended.unwrap_or_else(|e| shell.fail(&e)) {
         exit::Exit::Done if terminal::answer_lost() => exit::Exit::Failed.into(),

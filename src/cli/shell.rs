@@ -49,11 +49,26 @@ impl Shell {
         question: impl FnOnce(&Project, &Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
     ) -> Result<(T, Told), FrontError> {
         let project = Project::open(&self.location)?;
+        self.watch(|events, cancel| question(&project, events, cancel))
+    }
+
+    /// Asks something of a place where no project may be opened: its store may be damaged.
+    pub(crate) fn look<T>(
+        &self,
+        question: impl FnOnce(&Location, &Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
+    ) -> Result<(T, Told), FrontError> {
+        self.watch(|events, cancel| question(&self.location, events, cancel))
+    }
+
+    fn watch<T>(
+        &self,
+        question: impl FnOnce(&Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
+    ) -> Result<(T, Told), FrontError> {
         let (events, heard) = mpsc::channel();
         let terminal = self.terminal;
         let (answer, told) = std::thread::scope(|scope| {
             let screen = scope.spawn(move || Screen::new(terminal).run(&heard));
-            let answer = question(&project, &events, &self.cancel);
+            let answer = question(&events, &self.cancel);
             // The screen ends when nobody can tell it anything any more.
             drop(events);
             (answer, screen.join().unwrap_or_default())

@@ -9,6 +9,7 @@ mod error;
 mod init;
 mod query;
 mod report;
+mod verify;
 mod waits;
 
 use std::cell::{Cell, RefCell};
@@ -25,6 +26,7 @@ pub use error::{FrontError, Result};
 pub use init::{Starter, init};
 pub use query::{LogText, PinReport, Shown, Why};
 pub use report::{BuildReport, NodeStatus, PlanReport, PlanStep, StatusReport, StepReport, UpdateReport};
+pub use verify::{Verify, verify};
 
 use crate::digest::{RecipeId, TreeId};
 use crate::fsx;

@@ -21,6 +21,7 @@ use crate::plan::machine::NodeReport;
 use crate::plan::{Reason, State};
 use crate::sched::Events;
 use crate::store::StoreError;
+use crate::store::plain::Plain;
 
 /// What `why` answers.
 #[derive(Debug, Clone, Serialize)]
@@ -270,22 +271,7 @@ impl Project {
     }
 
     fn show_id(&self, text: &str) -> Result<Shown> {
-        let hits = self.store.find_ids(text.trim_start_matches("b3:"))?;
-        let (what, digest) = match hits.as_slice() {
-            [] => {
-                let what = format!("nothing in the store has an id that begins with {text}");
-                return Err(FrontError::Argument {
-                    what,
-                    hint: Some("`graftwerk status --json` lists ids".to_owned()),
-                });
-            }
-            [one] => *one,
-            many => {
-                let list: Vec<String> = many.iter().map(|(w, d)| format!("{w} {d}")).collect();
-                let what = format!("{text} is the beginning of several ids: {}", list.join(", "));
-                return Err(FrontError::Argument { what, hint: Some("give more digits".to_owned()) });
-            }
-        };
+        let (what, digest) = one_id(&self.store.plain(), text)?;
         let blank = Shown {
             name: digest.to_string(),
             what,
@@ -406,25 +392,20 @@ impl Project {
     }
 }
 
-impl crate::store::Store {
-    /// Every recipe, tree and blob whose hex digits begin so: its class and digest.
-    pub(crate) fn find_ids(&self, prefix: &str) -> std::result::Result<Vec<(&'static str, Digest)>, StoreError> {
-        let mut hits = Vec::new();
-        if prefix.len() < 4 || !prefix.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Ok(hits);
+/// What an id names, or the beginning of one: `recipe`, `tree` or `blob`, and its digest. Errors: Argument where that is
+/// nothing, or several.
+pub(super) fn one_id(plain: &Plain, text: &str) -> Result<(&'static str, Digest)> {
+    let hits = plain.find_ids(text.trim_start_matches("b3:"))?;
+    match hits.as_slice() {
+        [one] => Ok(*one),
+        [] => Err(FrontError::Argument {
+            what: format!("nothing in the store has an id that begins with {text}"),
+            hint: Some("`graftwerk status --json` lists ids".to_owned()),
+        }),
+        many => {
+            let list: Vec<String> = many.iter().map(|(w, d)| format!("{w} {d}")).collect();
+            let what = format!("{text} is the beginning of several ids: {}", list.join(", "));
+            Err(FrontError::Argument { what, hint: Some("give more digits".to_owned()) })
         }
-        for (what, folder) in [("recipe", "recipes"), ("tree", "trees"), ("blob", "blobs"), ("blob", "refs")] {
-            let dir = self.dir().join(folder).join(&prefix[..2]);
-            for name in fsx::names(&dir)? {
-                let hex = format!("{}{}", &prefix[..2], name.to_string_lossy().trim_end_matches(".x"));
-                if hex.starts_with(prefix)
-                    && let Ok(d) = Digest::from_hex(&hex)
-                    && !hits.contains(&(what, d))
-                {
-                    hits.push((what, d));
-                }
-            }
-        }
-        Ok(hits)
     }
 }

@@ -6,11 +6,14 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use crate::digest::{BlobId, Digest};
 use crate::fsx::lock::{FileLock, Tried, try_lock};
 use crate::fsx::{self, FileStat};
+use crate::store::plain::{BlobStats, IndexState};
 
 /// What identifies a blob's file since we last hashed it. Not ctime: each link of ours moves that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,29 +45,111 @@ struct Db {
 
 /// Digests by stat.
 pub(crate) struct Index {
+    held: Arc<Held>,
+    // Whoever fills an index that was new, lost or torn, until somebody waits for it.
+    filling: Mutex<Option<JoinHandle<()>>>,
+    stop: Arc<AtomicBool>,
+}
+
+struct Held {
     memory: Mutex<Memory>,
     db: Option<Db>,
 }
 
 impl Index {
     /// Opens the index below `dir`. `known` gives the sources' digests from the plain files; it is asked where sled is
-    /// new, lost or held by another process.
-    pub(crate) fn open(dir: &Path, lock: &Path, known: impl FnOnce() -> Vec<(FileStat, BlobId)>) -> Self {
-        let mut index = Self { memory: Mutex::default(), db: None };
+    /// new, lost or held by another process, and in the background: only a look-up that finds nothing waits for it.
+    pub(crate) fn open(
+        dir: &Path,
+        lock: &Path,
+        known: impl FnOnce(&AtomicBool) -> Vec<(FileStat, BlobId)> + Send + 'static,
+    ) -> Self {
+        let mut db = None;
         if let Ok(Tried::Held(lock)) = try_lock(lock, "the index", false) {
-            index.db = open_db(dir, lock);
+            db = open_db(dir, lock);
         }
-        let fresh = index.db.as_ref().is_none_or(|db| db.sources.is_empty());
-        if fresh {
-            for (stat, blob) in known() {
-                index.put_source(&stat, blob);
-            }
-        }
-        index
+        let fresh = db.as_ref().is_none_or(|db| db.sources.is_empty());
+        let held = Arc::new(Held { memory: Mutex::default(), db });
+        let stop = Arc::new(AtomicBool::new(false));
+        let filling = fresh.then(|| {
+            let (held, stop) = (Arc::clone(&held), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                for (stat, blob) in known(&stop) {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    held.fill_source(&stat, blob);
+                }
+            })
+        });
+        Self { held, filling: Mutex::new(filling), stop }
     }
 
     /// The digest of the file that has exactly this stat.
     pub(crate) fn source(&self, stat: &FileStat) -> Option<BlobId> {
+        if let Some(found) = self.held.source(stat) {
+            return Some(found);
+        }
+        // Held while it is waited for, so that everybody waits.
+        let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = filling.take() {
+            let _ = thread.join();
+        }
+        drop(filling);
+        self.held.source(stat)
+    }
+
+    /// Remembers a digest.
+    pub(crate) fn put_source(&self, stat: &FileStat, blob: BlobId) {
+        self.held.put_source(stat, blob);
+    }
+
+    /// How a blob's file looked when it was last known to be right.
+    pub(crate) fn blob(&self, blob: BlobId, executable: bool) -> Option<BlobStat> {
+        if let Ok(m) = self.held.memory.lock()
+            && let Some(s) = m.blobs.get(&(blob, executable))
+        {
+            return Some(*s);
+        }
+        let raw = self.held.db.as_ref()?.blobs.get(blob_key(blob, executable)).ok()??;
+        decode_blob(&raw)
+    }
+
+    /// Remembers how a right blob's file looks.
+    pub(crate) fn put_blob(&self, blob: BlobId, executable: bool, s: BlobStat) {
+        if let Some(db) = &self.held.db {
+            let mut v = Vec::with_capacity(40);
+            v.extend(s.size.to_le_bytes());
+            v.extend(s.mtime_ns.to_le_bytes());
+            v.extend(s.dev.to_le_bytes());
+            v.extend(s.ino.to_le_bytes());
+            let _ = db.blobs.insert(blob_key(blob, executable), v);
+        } else if let Ok(mut m) = self.held.memory.lock() {
+            m.blobs.insert((blob, executable), s);
+        }
+    }
+
+    /// Writes what is still in memory to the disk.
+    pub(crate) fn flush(&self) {
+        if let Some(db) = &self.held.db {
+            let _ = db.db.flush();
+        }
+    }
+}
+
+impl Drop for Index {
+    // The lock and sled go with the last of us.
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let filling = self.filling.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = filling.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Held {
+    fn source(&self, stat: &FileStat) -> Option<BlobId> {
         let key = (stat.dev, stat.ino);
         if let Ok(m) = self.memory.lock()
             && let Some((known, blob)) = m.sources.get(&key)
@@ -76,8 +161,7 @@ impl Index {
         (known == *stat).then_some(blob)
     }
 
-    /// Remembers a digest.
-    pub(crate) fn put_source(&self, stat: &FileStat, blob: BlobId) {
+    fn put_source(&self, stat: &FileStat, blob: BlobId) {
         if let Some(db) = &self.db {
             let _ = db.sources.insert(source_key(stat), encode_source(stat, blob));
         } else if let Ok(mut m) = self.memory.lock() {
@@ -85,39 +169,87 @@ impl Index {
         }
     }
 
-    /// How a blob's file looked when it was last known to be right.
-    pub(crate) fn blob(&self, blob: BlobId, executable: bool) -> Option<BlobStat> {
-        if let Ok(m) = self.memory.lock()
-            && let Some(s) = m.blobs.get(&(blob, executable))
-        {
-            return Some(*s);
-        }
-        let raw = self.db.as_ref()?.blobs.get(blob_key(blob, executable)).ok()??;
-        let b: &[u8; 40] = raw.as_ref().try_into().ok()?;
-        Some(BlobStat { size: u64_at(b, 0), mtime_ns: i128_at(b, 8), dev: u64_at(b, 24), ino: u64_at(b, 32) })
-    }
-
-    /// Remembers how a right blob's file looks.
-    pub(crate) fn put_blob(&self, blob: BlobId, executable: bool, s: BlobStat) {
+    // What is known already is newer than what the plain files say.
+    fn fill_source(&self, stat: &FileStat, blob: BlobId) {
         if let Some(db) = &self.db {
-            let mut v = Vec::with_capacity(40);
-            v.extend(s.size.to_le_bytes());
-            v.extend(s.mtime_ns.to_le_bytes());
-            v.extend(s.dev.to_le_bytes());
-            v.extend(s.ino.to_le_bytes());
-            let _ = db.blobs.insert(blob_key(blob, executable), v);
+            let none: Option<&[u8]> = None;
+            let _ = db.sources.compare_and_swap(source_key(stat), none, Some(encode_source(stat, blob)));
         } else if let Ok(mut m) = self.memory.lock() {
-            m.blobs.insert((blob, executable), s);
-        }
-    }
-
-    /// Writes what is still in memory to the disk.
-    pub(crate) fn flush(&self) {
-        if let Some(db) = &self.db {
-            let _ = db.db.flush();
+            m.sources.entry((stat.dev, stat.ino)).or_insert((*stat, blob));
         }
     }
 }
+
+/// What an index says, read from a copy below `temp`: opening sled writes to it. Every entry is read.
+pub(crate) fn look(dir: &Path, lock: &Path, temp: &Path) -> IndexState {
+    let sled = dir.join("sled");
+    match std::fs::symlink_metadata(&sled) {
+        Err(_) => return IndexState::Unknown,
+        Ok(m) if !m.is_dir() => return IndexState::Damaged("is no folder".to_owned()),
+        Ok(_) if !only_files(&sled) => return IndexState::Damaged("holds something that is no file".to_owned()),
+        Ok(_) => {}
+    }
+    let _lock = match try_lock(lock, "a look at the index", false) {
+        Ok(Tried::Held(lock)) => Some(lock),
+        Ok(Tried::Busy(_)) => return IndexState::Unknown,
+        // Where we may not write, nobody else can be writing as this user.
+        Err(_) => None,
+    };
+    let copy = temp.join("sled");
+    if copy_files(&sled, &copy).is_err() {
+        return IndexState::Unknown;
+    }
+    let read = || -> sled::Result<HashMap<(BlobId, bool), BlobStat>> {
+        let db = sled::Config::new().path(&copy).cache_capacity(32 << 20).open()?;
+        for entry in &db.open_tree(SOURCES)? {
+            let (key, value) = entry?;
+            if key.len() != 16 || value.len() != 72 {
+                return Err(sled::Error::Corruption { at: None, bt: () });
+            }
+        }
+        let mut blobs = HashMap::new();
+        for entry in &db.open_tree(BLOBS)? {
+            let (key, value) = entry?;
+            let known = key.split_last().and_then(|(x, digest)| {
+                let digest: [u8; 32] = digest.try_into().ok()?;
+                Some(((BlobId(Digest::from_bytes(digest)), *x == 1), decode_blob(&value)?))
+            });
+            let Some((key, stat)) = known else { return Err(sled::Error::Corruption { at: None, bt: () }) };
+            blobs.insert(key, stat);
+        }
+        Ok(blobs)
+    };
+    match quietly(read) {
+        Some(Ok(blobs)) => IndexState::Blobs(BlobStats::new(blobs)),
+        Some(Err(e)) => IndexState::Damaged(format!("does not read: {e}")),
+        None => IndexState::Damaged("does not read".to_owned()),
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) -> crate::fsx::FsResult<()> {
+    fsx::create_dir_all(to)?;
+    for name in fsx::names(from)? {
+        let path = from.join(&name);
+        if path.is_dir() {
+            copy_files(&path, &to.join(&name))?;
+        } else if let Some(bytes) = fsx::read_optional(&path)? {
+            fsx::write_new(&to.join(&name), &bytes, 0o600)?;
+        }
+    }
+    Ok(())
+}
+
+// A torn sled may panic while it recovers; the index is disposable, so that must not end a build.
+fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let done = catch_unwind(AssertUnwindSafe(work));
+    std::panic::set_hook(hook);
+    done.ok()
+}
+
+const SOURCES: &str = "sources 1";
+const BLOBS: &str = "blobs 1";
 
 fn open_db(dir: &Path, lock: FileLock) -> Option<Db> {
     let path = dir.join("sled");
@@ -126,17 +258,13 @@ fn open_db(dir: &Path, lock: FileLock) -> Option<Db> {
         fsx::remove_tree(&path).ok()?;
     }
     let try_open = || -> Option<(sled::Db, sled::Tree, sled::Tree)> {
-        // A torn sled may panic while it recovers; the index is disposable, so that must not end a build.
-        let hook = std::panic::take_hook();
-        std::panic::set_hook(Box::new(|_| {}));
-        let opened = catch_unwind(AssertUnwindSafe(|| {
+        let opened = quietly(|| {
             let db = sled::Config::new().path(&path).cache_capacity(32 << 20).open()?;
-            let sources = db.open_tree("sources 1")?;
-            let blobs = db.open_tree("blobs 1")?;
+            let sources = db.open_tree(SOURCES)?;
+            let blobs = db.open_tree(BLOBS)?;
             Ok::<_, sled::Error>((db, sources, blobs))
-        }));
-        std::panic::set_hook(hook);
-        opened.ok()?.ok()
+        });
+        opened?.ok()
     };
     let opened = try_open().or_else(|| {
         fsx::remove_tree(&path).ok()?;
@@ -178,6 +306,11 @@ fn decode_source(key: &FileStat, raw: &[u8]) -> Option<(FileStat, BlobId)> {
     Some((stat, BlobId(Digest::from_bytes(digest))))
 }
 
+fn decode_blob(raw: &[u8]) -> Option<BlobStat> {
+    let b: &[u8; 40] = raw.try_into().ok()?;
+    Some(BlobStat { size: u64_at(b, 0), mtime_ns: i128_at(b, 8), dev: u64_at(b, 24), ino: u64_at(b, 32) })
+}
+
 fn blob_key(blob: BlobId, executable: bool) -> [u8; 33] {
     let mut k = [0; 33];
     k[..32].copy_from_slice(blob.0.as_bytes());
@@ -209,7 +342,7 @@ mod tests {
     fn a_stat_that_differs_in_anything_finds_no_digest() {
         let t = tempfile::tempdir().unwrap();
         let blob = BlobId(Digest::of(b"x"));
-        let open = || Index::open(t.path(), &t.path().join("lock"), Vec::new);
+        let open = || Index::open(t.path(), &t.path().join("lock"), |_| Vec::new());
         let i = open();
         i.put_source(&stat(1), blob);
         i.put_blob(blob, true, BlobStat::of(&stat(9)));
@@ -226,10 +359,30 @@ mod tests {
     fn a_second_opener_works_from_what_the_plain_files_say() {
         let t = tempfile::tempdir().unwrap();
         let blob = BlobId(Digest::of(b"x"));
-        let first = Index::open(t.path(), &t.path().join("lock"), Vec::new);
-        let second = Index::open(t.path(), &t.path().join("lock"), || vec![(stat(3), blob)]);
-        assert!(first.db.is_some() && second.db.is_none());
+        let first = Index::open(t.path(), &t.path().join("lock"), |_| Vec::new());
+        let second = Index::open(t.path(), &t.path().join("lock"), move |_| vec![(stat(3), blob)]);
+        assert!(first.held.db.is_some() && second.held.db.is_none());
         assert_eq!(second.source(&stat(3)), Some(blob));
+    }
+
+    #[test]
+    fn only_a_look_up_that_finds_nothing_waits_for_an_index_that_is_being_made_anew() {
+        let t = tempfile::tempdir().unwrap();
+        let (blob, other) = (BlobId(Digest::of(b"x")), BlobId(Digest::of(b"y")));
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let i = Index::open(t.path(), &t.path().join("lock"), move |_| {
+            let _ = wait.recv();
+            vec![(stat(3), blob), (FileStat { size: 9, ..stat(4) }, blob)]
+        });
+        // The files are not read yet, and nobody waits for them.
+        i.put_source(&stat(4), other);
+        i.put_blob(blob, false, BlobStat::of(&stat(9)));
+        assert_eq!(i.source(&stat(4)), Some(other));
+        assert_eq!(i.blob(blob, false), Some(BlobStat::of(&stat(9))));
+        assert_eq!(i.blob(blob, true), None);
+        go.send(()).unwrap();
+        assert_eq!(i.source(&stat(3)), Some(blob));
+        assert_eq!(i.source(&stat(4)), Some(other), "what was learnt meanwhile is newer");
     }
 
     #[test]
@@ -239,7 +392,7 @@ mod tests {
         std::fs::write(t.path().join("sled/conf"), b"garbage").unwrap();
         std::fs::write(t.path().join("sled/db"), vec![0xff; 100_000]).unwrap();
         let blob = BlobId(Digest::of(b"x"));
-        let i = Index::open(t.path(), &t.path().join("lock"), || vec![(stat(3), blob)]);
+        let i = Index::open(t.path(), &t.path().join("lock"), move |_| vec![(stat(3), blob)]);
         assert_eq!(i.source(&stat(3)), Some(blob));
     }
 
@@ -249,7 +402,7 @@ mod tests {
         std::fs::create_dir_all(t.path().join("sled")).unwrap();
         let pipe = t.path().join("sled/conf");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
-        assert!(Index::open(t.path(), &t.path().join("lock"), Vec::new).db.is_some());
+        assert!(Index::open(t.path(), &t.path().join("lock"), |_| Vec::new()).held.db.is_some());
         assert!(pipe.is_file());
     }
 }

@@ -27,6 +27,7 @@ pub mod holds;
 mod index;
 mod locate;
 mod objects;
+pub mod plain;
 mod publish;
 mod refs;
 pub mod roots;
@@ -55,6 +56,7 @@ use crate::model::recipe::Recipe;
 use crate::model::run::{Isolation, RunRecord};
 use crate::model::tree::Tree;
 use commit::Commit;
+use plain::Plain;
 
 /// An open store. Cheap to share; safe to use from many threads and beside other processes.
 pub struct Store {
@@ -62,7 +64,7 @@ pub struct Store {
     session: session::Session,
     holds: holds::Holds,
     objects: objects::Objects,
-    refs: refs::Refs,
+    refs: Arc<refs::Refs>,
     runs: runs::Runs,
     index: index::Index,
     // Blobs that this process has found to be right: looked at once a session.
@@ -86,8 +88,9 @@ impl Store {
         let session = session::Session::open(&dir)?;
         let read_only = session.closed_because().is_some();
         let project = dir.parent().map_or_else(|| dir.clone(), Path::to_owned);
-        let refs = refs::Refs::new(dir.join("refs"), project, session.dir().to_owned(), read_only);
-        let index = index::Index::open(&dir.join("index"), &dir.join("locks/index"), || refs.known());
+        let refs = Arc::new(refs::Refs::new(dir.join("refs"), project, session.dir().to_owned(), read_only));
+        let known = Arc::clone(&refs);
+        let index = index::Index::open(&dir.join("index"), &dir.join("locks/index"), move |stop| known.known(stop));
         let notes = objects::Notes::default();
         if let (Some(why), Ok(mut notes)) = (session.closed_because(), notes.lock()) {
             notes.push(format!("{} can't be written to ({why}): nothing that is found out is kept", dir.display()));
@@ -123,6 +126,11 @@ impl Store {
             None => Ok(()),
             Some(why) => Err(StoreError::ReadOnly { path: self.dir.clone(), why: why.to_owned() }),
         }
+    }
+
+    /// The same store, as its plain files say.
+    pub fn plain(&self) -> Plain {
+        Plain::of(self.dir.clone())
     }
 
     fn commit(&self) -> Commit {

@@ -158,7 +158,7 @@ impl Objects {
 // Its name is not its digest, so the text carries that itself, as its last line.
 const SUM: &str = "sum ";
 
-fn summed_table(text: &str) -> Option<TensorTable> {
+pub(crate) fn summed_table(text: &str) -> Option<TensorTable> {
     let (text, sum) = text.strip_suffix('\n')?.rsplit_once(SUM)?;
     if Digest::of(text.as_bytes()).to_string() != sum {
         return None;

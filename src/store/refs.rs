@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,7 @@ use crate::digest::{BlobId, Digest};
 use crate::fsx::{self, FileStat, at};
 use crate::store::error::{Result, StoreError};
 use crate::store::objects::read_plain;
+use crate::store::sealed::{seal, unseal};
 
 /// One place of a blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,8 +46,17 @@ impl Place {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Places {
+pub(crate) struct Places {
     places: Vec<Place>,
+}
+
+/// Reads a ref. Errors: what is wrong with it, to be read behind its path.
+pub(crate) fn read(bytes: &[u8]) -> std::result::Result<Places, String> {
+    unseal(bytes).or_else(|what| {
+        // Refs were not sealed at first, and were written on one line.
+        let older = bytes.starts_with(b"{\"places\":[");
+        older.then(|| serde_json::from_slice(bytes).ok()).flatten().ok_or(what)
+    })
 }
 
 /// The folder `refs/`.
@@ -77,7 +88,7 @@ impl Refs {
             Err(StoreError::Damaged { .. }) => None,
             read => read?,
         };
-        Ok(bytes.and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default())
+        Ok(bytes.and_then(|b| read(&b).ok()).unwrap_or_default())
     }
 
     /// Remembers that `path` has the bytes of `blob` while it looks like `stat`. The newest place stands first; the
@@ -102,7 +113,7 @@ impl Refs {
         if let Some(dir) = file.parent() {
             fsx::create_dir_all(dir)?;
         }
-        let text = serde_json::to_vec(&Places { places }).map_err(|e| at("write", &file)(e.into()))?;
+        let text = seal(&Places { places }).map_err(at("write", &file))?;
         let temp = crate::store::commit::Commit::new(self.tmp.clone()).temp_path();
         fsx::write_new(&temp, &text, 0o644)?;
         if std::fs::symlink_metadata(&file).is_ok_and(|m| m.is_dir()) {
@@ -166,12 +177,20 @@ impl Refs {
         Ok(self.load(blob)?.places.iter().filter_map(|p| self.path_of(p)).collect())
     }
 
-    /// Every digest that the refs know, with its stat: what a lost index is made from.
-    pub(crate) fn known(&self) -> Vec<(FileStat, BlobId)> {
+    /// Each place with its path: what it looked like, and whether it was at rest then.
+    pub(crate) fn located(&self, places: &Places) -> Vec<(PathBuf, FileStat, bool)> {
+        places.places.iter().filter_map(|p| Some((self.path_of(p)?, p.stat, p.at_rest()))).collect()
+    }
+
+    /// Every digest that the refs know, with its stat: what a lost index is made from. Ends early once `stop` is set.
+    pub(crate) fn known(&self, stop: &AtomicBool) -> Vec<(FileStat, BlobId)> {
         let mut all = Vec::new();
         for sub in fsx::names(&self.dir).unwrap_or_default() {
             let dir = self.dir.join(&sub);
             for name in fsx::names(&dir).unwrap_or_default() {
+                if stop.load(Ordering::Relaxed) {
+                    return all;
+                }
                 let hex = format!("{}{}", sub.to_string_lossy(), name.to_string_lossy());
                 let Ok(digest) = Digest::from_hex(&hex) else { continue };
                 if let Ok(places) = self.load(BlobId(digest)) {
@@ -202,7 +221,7 @@ mod tests {
             refs().add(blob, &source, &stat, looked).unwrap();
             assert_eq!(FileStat::at(&refs().file(blob)).unwrap(), before, "written again");
             let at_rest = looked == i128::MAX;
-            assert_eq!(refs().known(), if at_rest { vec![(stat, blob)] } else { vec![] });
+            assert_eq!(refs().known(&AtomicBool::new(false)), if at_rest { vec![(stat, blob)] } else { vec![] });
             assert_eq!(refs().find(blob).unwrap().is_some(), at_rest);
             std::fs::remove_file(refs().file(blob)).unwrap();
         }
@@ -221,7 +240,7 @@ mod tests {
         let stat = FileStat::at(&source).unwrap();
         open().add(blob, &source, &stat, i128::MAX).unwrap();
         assert_eq!(open().find(blob).unwrap().as_deref(), Some(source.as_path()));
-        assert_eq!(open().known(), [(stat, blob)]);
+        assert_eq!(open().known(&AtomicBool::new(false)), [(stat, blob)]);
         let before = FileStat::at(&open().file(blob)).unwrap();
         open().add(blob, &source, &stat, i128::MAX).unwrap();
         assert_eq!(FileStat::at(&open().file(blob)).unwrap(), before);

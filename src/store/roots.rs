@@ -11,6 +11,7 @@ use crate::fsx;
 use crate::store::Store;
 use crate::store::error::{Result, StoreError};
 use crate::store::objects::read_plain;
+use crate::store::plain::Plain;
 use crate::store::sealed::{seal, unseal};
 
 /// How many realisations of a node are kept.
@@ -66,22 +67,18 @@ impl Roots {
     }
 }
 
-impl Store {
-    fn roots_path(&self, graph: &Path) -> PathBuf {
-        self.dir.join("roots").join(format!("{}.json", self.project_key(graph)))
-    }
-
-    /// The lock of a graph file's roots and of its graph.lock: held while one of them is changed.
-    pub fn project_lock(&self, graph: &Path) -> PathBuf {
-        self.dir.join("locks").join(format!("project-{}", self.project_key(graph)))
-    }
-
+impl Plain {
     fn project_key(&self, graph: &Path) -> String {
         use std::os::unix::ffi::OsStrExt as _;
         // Relative to the store where both lie in one project, so that a moved project finds its roots again.
         let project = self.dir.parent().unwrap_or(&self.dir);
         let key = graph.strip_prefix(project).unwrap_or(graph);
         Digest::of(key.as_os_str().as_bytes()).hex()[..32].to_owned()
+    }
+
+    /// Where the roots of a graph file (absolute path) are, or would be.
+    pub fn roots_path(&self, graph: &Path) -> PathBuf {
+        self.dir.join("roots").join(format!("{}.json", self.project_key(graph)))
     }
 
     /// What was kept for this graph file (absolute path). Errors: Damaged; never read as empty.
@@ -92,10 +89,22 @@ impl Store {
             Some(bytes) => unseal(&bytes).map_err(|what| StoreError::Damaged { path, what }),
         }
     }
+}
+
+impl Store {
+    /// The lock of a graph file's roots and of its graph.lock: held while one of them is changed.
+    pub fn project_lock(&self, graph: &Path) -> PathBuf {
+        self.dir.join("locks").join(format!("project-{}", self.plain().project_key(graph)))
+    }
+
+    /// What was kept for this graph file (absolute path). Errors: Damaged; never read as empty.
+    pub fn roots(&self, graph: &Path) -> Result<Roots> {
+        self.plain().roots(graph)
+    }
 
     /// Keeps the roots of a graph file, if they are not those that are there.
     pub fn put_roots(&self, graph: &Path, roots: &Roots) -> Result<()> {
-        let path = self.roots_path(graph);
+        let path = self.plain().roots_path(graph);
         let text = seal(roots).map_err(fsx::at("write", &path))?;
         if read_plain(&path)?.as_deref() != Some(&text) {
             self.must_write()?;

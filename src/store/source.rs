@@ -226,7 +226,7 @@ impl Store {
 const FILES_AT_ONCE: usize = 4;
 
 // Does `work` for 0, 1, … n - 1, a few at once, until one of them fails.
-fn few_at_once<T: Send>(n: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
+pub(crate) fn few_at_once<T: Send>(n: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
     let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
     let worker = || -> Result<Vec<T>> {

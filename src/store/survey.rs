@@ -11,12 +11,15 @@ use rayon::prelude::*;
 
 use crate::digest::{BlobId, Digest, RecipeId, TreeId};
 use crate::fsx::{self, at};
+use crate::kinds;
+use crate::model::path::RelPath;
 use crate::model::recipe::{Class, parse_fields};
 use crate::model::run::RunRecord;
 use crate::model::tree::Tree;
 use crate::store::Store;
 use crate::store::error::Result;
 use crate::store::objects::read_plain;
+use crate::store::plain::Plain;
 use crate::store::roots::Roots;
 use crate::store::sealed::unseal;
 
@@ -32,7 +35,8 @@ pub struct Damage {
 }
 
 /// The parts of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Part {
     /// `blobs/`.
     Blob,
@@ -54,6 +58,30 @@ pub enum Part {
     Index,
     /// `artifacts/`.
     View,
+    /// A file of a source that the store relies on.
+    Source,
+    /// Something outside of the store that is held against a tree.
+    Path,
+}
+
+impl Part {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Blob => "blob",
+            Part::Tree => "tree",
+            Part::Table => "tensor table",
+            Part::Recipe => "recipe",
+            Part::Run => "run record",
+            Part::Ref => "ref",
+            Part::Roots => "roots",
+            Part::Version => "version",
+            Part::Index => "index",
+            Part::View => "view",
+            Part::Source => "source",
+            Part::Path => "file",
+        }
+    }
 }
 
 /// One stored blob.
@@ -70,6 +98,8 @@ pub struct StoredBlob {
 pub struct SurveyedTree {
     /// Its files: blob, executable, size in bytes.
     pub files: Vec<(BlobId, bool, u64)>,
+    /// Those that are named as safetensors files.
+    pub shards: Vec<BlobId>,
 }
 
 /// What a store holds.
@@ -79,6 +109,8 @@ pub struct Survey {
     pub trees: HashMap<TreeId, SurveyedTree>,
     /// Every recipe that reads, with its inputs: alias and tree.
     pub recipes: HashMap<RecipeId, Vec<(String, TreeId)>>,
+    /// The recipes whose trees are closed: nothing of them may be a mere reference to a source.
+    pub closed: HashSet<RecipeId>,
     /// Every attempt whose record reads, by recipe and number.
     pub runs: BTreeMap<RecipeId, Vec<RunRecord>>,
     /// Every file in `blobs/` with a blob's name; its bytes were not looked at.
@@ -124,6 +156,13 @@ const TOP: &[&str] = &[
 ];
 
 impl Store {
+    /// Reads the whole store. Errors: only where the disk says no; damage is in the survey.
+    pub fn survey(&self) -> Result<Survey> {
+        self.plain().survey()
+    }
+}
+
+impl Plain {
     /// Reads the whole store. Errors: only where the disk says no; damage is in the survey.
     pub fn survey(&self) -> Result<Survey> {
         let mut s = Survey::default();
@@ -206,9 +245,10 @@ impl Store {
     // Text objects by name; each is held against its digest.
     fn texts(&self, folder: &str, part: Part, s: &mut Survey) -> Result<Vec<Text>> {
         let files = self.named(folder, &mut s.strangers)?;
+        let (files, odd): (Vec<_>, Vec<_>) = files.into_iter().partition(|(_, _, rest)| rest.is_empty());
+        s.strangers.extend(odd.into_iter().map(|(path, _, _)| path));
         let read: Vec<Result<std::result::Result<Option<Text>, Damage>>> = files
             .into_par_iter()
-            .filter(|(_, _, rest)| rest.is_empty())
             .map(|(path, digest, _)| {
                 let bytes = match read_plain(&path) {
                     Err(crate::store::StoreError::Damaged { path, what }) => {
@@ -247,7 +287,9 @@ impl Store {
             match tree {
                 Ok(tree) => {
                     let files = tree.files().map(|(_, blob, size, x)| (blob, x, size)).collect();
-                    s.trees.insert(TreeId(digest), SurveyedTree { files });
+                    let shard = |path: &RelPath| path.file_name().ends_with(b".safetensors");
+                    let shards = tree.files().filter(|f| shard(f.0)).map(|f| f.1).collect();
+                    s.trees.insert(TreeId(digest), SurveyedTree { files, shards });
                 }
                 Err(e) => s.damage.push(Damage { path, part: Part::Tree, what: e.to_string() }),
             }
@@ -257,8 +299,13 @@ impl Store {
 
     fn survey_recipes(&self, s: &mut Survey) -> Result<()> {
         for (digest, text, path) in self.texts("recipes", Part::Recipe, s)? {
-            match recipe_inputs(&text) {
-                Ok(inputs) => drop(s.recipes.insert(RecipeId(digest), inputs)),
+            match read_recipe(&text) {
+                Ok((closed, inputs)) => {
+                    s.recipes.insert(RecipeId(digest), inputs);
+                    if closed {
+                        s.closed.insert(RecipeId(digest));
+                    }
+                }
                 Err(what) => s.damage.push(Damage { path, part: Part::Recipe, what }),
             }
         }
@@ -361,7 +408,11 @@ fn read_runs(top: &Path, name: &OsString) -> Result<Found> {
             Err(e) => return Err(e),
         };
         match unseal::<RunRecord>(&bytes) {
-            Ok(run) if run.recipe == recipe => runs.push(run),
+            Ok(run) if run.recipe == recipe && file == *format!("{:06}.json", run.seq) => runs.push(run),
+            Ok(run) if run.recipe == recipe => {
+                let what = format!("says that it is run {}", run.seq);
+                found.damage.push(Damage { path, part: Part::Run, what });
+            }
             Ok(run) => {
                 let what = format!("is a run of {}, not of {recipe}", run.recipe);
                 found.damage.push(Damage { path, part: Part::Run, what });
@@ -374,16 +425,21 @@ fn read_runs(top: &Path, name: &OsString) -> Result<Found> {
     Ok(found)
 }
 
-fn recipe_inputs(text: &str) -> std::result::Result<Vec<(String, TreeId)>, String> {
+// Whether its tree is closed, and its inputs.
+fn read_recipe(text: &str) -> std::result::Result<(bool, Vec<(String, TreeId)>), String> {
     let fields = parse_fields(text).map_err(|e| e.to_string())?;
     let mut inputs = Vec::new();
+    let mut closed = false;
     for (field, value) in fields {
+        if field.class == Class::Step && field.name == "kind" {
+            closed = kinds::by_name(value.trim_matches('"')).is_some_and(|k| k.closed());
+        }
         if field.class == Class::Input {
             let tree = value.strip_prefix("tree ").and_then(|t| t.parse().ok());
             inputs.push((field.name.clone(), tree.ok_or_else(|| format!("its {field} is no tree: {value}"))?));
         }
     }
-    Ok(inputs)
+    Ok((closed, inputs))
 }
 
 fn is_hex(name: &OsStr) -> bool {
@@ -397,7 +453,6 @@ fn is_one_of(name: &OsStr, known: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::path::RelPath;
     use crate::model::recipe::Ingredients;
     use crate::model::run::{Isolation, Outcome};
     use crate::model::tree::Entry;

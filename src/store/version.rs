@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::fsx;
 use crate::store::error::{Result, StoreError};
 use crate::store::objects::read_plain;
+use crate::store::plain::Version;
 use crate::store::sealed::seal_older;
 
 /// The text of a VERSION file.
@@ -15,6 +16,21 @@ const UNSEALED: &str = "graftwerk store 1\n";
 
 // What a folder may hold and still count as empty: a repository keeps these in the place of its store.
 const NEUTRAL: &[&str] = &["README.md", ".gitignore", ".gitkeep"];
+
+/// What the VERSION of a store says, without changing anything.
+pub(crate) fn look(dir: &Path) -> Result<Version> {
+    Ok(match read_plain(&dir.join("VERSION")) {
+        Ok(None) => Version::Missing,
+        Ok(Some(text)) if text == VERSION.as_bytes() => Version::Right,
+        Ok(Some(text)) if text == UNSEALED.as_bytes() => Version::Older,
+        Ok(Some(text)) => {
+            let found = String::from_utf8_lossy(&text[..text.len().min(60)]).trim_end().to_owned();
+            Version::Wrong(format!("says {found:?}, this program reads {:?}", VERSION.trim_end()))
+        }
+        Err(StoreError::Damaged { what, .. }) => Version::Wrong(what),
+        Err(e) => return Err(e),
+    })
+}
 
 /// Makes sure that `dir` is a store of this version: begins one where there is nothing, upgrades an older one. Errors:
 /// NotAStore for anything else; Damaged where an older store's record does not read.
