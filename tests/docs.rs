@@ -123,6 +123,27 @@ fn the_schema_for_editors_is_what_the_program_prints() {
     }
 }
 
+#[test]
+fn the_picture_of_the_demo_is_what_the_program_draws() {
+    let project = common::Project::demo();
+    project.build();
+    // A check that no longer holds, and what it blocks; a quant that would run again.
+    project.edit("graph.toml", "draft_head = true ", "draft_head = false");
+    project.run(&["build", "check-a"]);
+    project.edit(
+        "graph.toml",
+        "[node.quant-b]\nkind = \"quant\"",
+        "[node.quant-b]\nplatform = \"sm_120\"\nkind = \"quant\"",
+    );
+    let drawn = project.run(&["graph", "--format", "svg"]).stdout;
+    let path = root().join("docs/demo.svg");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(path, drawn).unwrap();
+    } else {
+        assert_eq!(fs::read_to_string(path).unwrap(), drawn, "UPDATE_DOCS=1 cargo test --test docs draws it anew");
+    }
+}
+
 /// Whether the validator of the Python environment takes this graph.
 fn valid_by_schema(graph: &str) -> bool {
     const CODE: &str = "import json, sys, tomllib, jsonschema\n\

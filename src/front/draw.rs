@@ -128,8 +128,7 @@ impl Drawing {
         for n in &self.nodes {
             let (fill, line) = colours(n.state);
             let source = n.kind == "source";
-            let second =
-                if source { n.state.replace("source", "a source") } else { format!("{}, {}", n.kind, n.state) };
+            let second = if source { n.state.to_owned() } else { format!("{}, {}", n.kind, n.state) };
             let label = format!("{}\n{second}", n.name);
             // Wide enough for the longer line in any sans-serif font.
             let letters = n.name.chars().count().max(second.chars().count());
