@@ -478,6 +478,14 @@ fn the_page_of_json_shows_the_keys_that_the_program_prints() {
             assert!(row(args[0]).contains(&format!("`{key}`")), "the row of {} lacks `{key}`", args[0]);
         }
     }
+    let rows = |command: &str| page.lines().filter(|l| l.starts_with(&format!("| `{command}"))).collect::<String>();
+    for args in [vec!["export", "a", "copy"], vec!["export", "a", "--archive", "file"], vec!["import", "file"]] {
+        let ran = project.run(&[args.as_slice(), &["--json"]].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        for key in keys(&ran.json()) {
+            assert!(rows(args[0]).contains(&format!("`{key}`")), "no row of {} has `{key}`", args[0]);
+        }
+    }
 }
 
 #[test]

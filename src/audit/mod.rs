@@ -1,3 +1,4 @@
 //! Looking after a store: who holds what, what can go, what is damaged, and moving it elsewhere.
 
+pub mod archive;
 pub mod verify;

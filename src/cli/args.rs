@@ -91,6 +91,10 @@ pub(crate) enum Command {
     /// root, ref and view looked at. With a NODE or an ID: what that needs. With a PATH: the folder or file is held
     /// against the tree that it is a view of, or against the one that --against says.
     Verify(Verify),
+    /// Copy a node's tree to a folder, or nodes with all that they come from to one file.
+    Export(Export),
+    /// Take in what `export --archive` wrote.
+    Import(Import),
 }
 
 /// How a step may run.
@@ -266,6 +270,38 @@ Exit codes:
   1  something is changed or missing in a PATH, or a node is not built
   3  the store is damaged
   4  there is only something extra";
+
+/// `export`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = examples::EXPORT,
+    override_usage = "graftwerk export [OPTIONS] <NODE|ID> <DIR>\n       graftwerk export [OPTIONS] --archive <FILE> <NODE|ID>..."
+)]
+pub(crate) struct Export {
+    /// What to export: a node's name, or the ID of a tree or recipe. Without --archive, one, and behind it the folder
+    /// to make, which must not be there.
+    #[arg(value_name = "NODE|ID", required = true)]
+    pub(crate) what: Vec<String>,
+    /// Write one file (tar, zstd) with the bytes of the trees, and with the recipes, runs and listings of all that they
+    /// come from. It must not be there; `-` is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) archive: Option<PathBuf>,
+    /// Also the bytes of all inputs, down to the sources.
+    #[arg(long, requires = "archive")]
+    pub(crate) with_inputs: bool,
+    /// Make hard links to the store's files in place of copies. They are read-only, and must stay so.
+    #[arg(long, conflicts_with = "archive")]
+    pub(crate) link: bool,
+}
+
+/// `import`.
+#[derive(Debug, Args)]
+#[command(after_help = examples::IMPORT)]
+pub(crate) struct Import {
+    /// The archive; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
 
 #[cfg(test)]
 mod tests {

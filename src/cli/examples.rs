@@ -49,3 +49,14 @@ Examples:
   graftwerk pin quant-a                   the tree that is used now stays the one that is used
   graftwerk pin quant-a b3:77d0           another one of its trees
   graftwerk pin quant-a --remove";
+
+pub(crate) const EXPORT: &str = "\
+Examples:
+  graftwerk export quant-a quant-copy
+  graftwerk export quant-a --archive quant-a.tar.zst
+  graftwerk export seat-a quant-a --archive - | ssh node-2 graftwerk import -";
+
+pub(crate) const IMPORT: &str = "\
+Examples:
+  graftwerk import quant-a.tar.zst
+  graftwerk import quant-a.tar.zst --store /data/store";

@@ -10,7 +10,9 @@ mod diagnostics;
 mod doctor;
 mod examples;
 mod exit;
+mod export;
 mod graph;
+mod import;
 mod init;
 mod interrupt;
 mod log;
@@ -62,6 +64,8 @@ pub fn main() -> ExitCode {
         Command::Schema => schema::run(&shell),
         Command::Completions(a) => completions::run(&shell, a),
         Command::Verify(a) => verify::run(&shell, a),
+        Command::Export(a) => export::run(&shell, a),
+        Command::Import(a) => import::run(&shell, a),
     };
     match ended.unwrap_or_else(|e| shell.fail(&e)) {
         exit::Exit::Done if terminal::answer_lost() => exit::Exit::Failed.into(),

@@ -1,5 +1,6 @@
 //! What all commands share: where the project is, whom to tell, and how an error is told.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
@@ -60,7 +61,13 @@ impl Shell {
         self.watch(|events, cancel| question(&self.location, events, cancel))
     }
 
-    fn watch<T>(
+    /// A path of the command line: it counts from where `-C` says.
+    pub(crate) fn below(&self, path: &Path) -> PathBuf {
+        self.location.dir.join(path)
+    }
+
+    /// Does something, with a screen that shows what happens meanwhile.
+    pub(crate) fn watch<T>(
         &self,
         question: impl FnOnce(&Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
     ) -> Result<(T, Told), FrontError> {

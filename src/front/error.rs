@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::audit::archive::ArchiveError;
 use crate::graph::lock::{Drift, LockError};
 use crate::graph::{Diagnostics, SelectError};
 use crate::store::StoreError;
@@ -38,6 +39,17 @@ pub enum FrontError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// There is no archive to read.
+    #[error("cannot read {}: {source}", path.display())]
+    NoArchive {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// An archive can't be taken in or made.
+    #[error(transparent)]
+    Archive(ArchiveError),
     /// A node has no tree that could be shown.
     #[error("{node} is not built: {why}")]
     NotBuilt {
@@ -88,14 +100,17 @@ impl FrontError {
     pub fn exit_code(&self) -> u8 {
         match self {
             FrontError::NoGraph { .. }
+            | FrontError::NoArchive { .. }
             | FrontError::Graph(_)
             | FrontError::Select { .. }
             | FrontError::Lock(_)
             | FrontError::Drift { .. }
-            | FrontError::Argument { .. } => 2,
+            | FrontError::Argument { .. }
+            | FrontError::Archive(ArchiveError::Bad { .. } | ArchiveError::Exists { .. }) => 2,
             FrontError::Store(StoreError::Cancelled) | FrontError::Interrupted => 130,
             FrontError::Store(e) if e.is_damage() => 3,
             FrontError::Store(_)
+            | FrontError::Archive(_)
             | FrontError::NotBuilt { .. }
             | FrontError::Blocked { .. }
             | FrontError::Runtime(_) => 1,
@@ -111,6 +126,7 @@ impl FrontError {
                 "`graftwerk update` takes the sources as they are; without --locked, `build` does so itself".to_owned(),
             ),
             FrontError::Store(e) => e.hint(),
+            FrontError::Archive(e) => e.hint(),
             FrontError::NotBuilt { node, .. } => {
                 Some(format!("`graftwerk build {node}` builds it, `graftwerk why {node}` says why it must"))
             }
@@ -119,7 +135,11 @@ impl FrontError {
                 Some(format!("`graftwerk build {first}` says what is wrong there"))
             }
             FrontError::Argument { hint, .. } => hint.clone(),
-            FrontError::Graph(_) | FrontError::Lock(_) | FrontError::Interrupted | FrontError::Runtime(_) => None,
+            FrontError::Graph(_)
+            | FrontError::Lock(_)
+            | FrontError::NoArchive { .. }
+            | FrontError::Interrupted
+            | FrontError::Runtime(_) => None,
         }
     }
 }
@@ -127,6 +147,15 @@ impl FrontError {
 impl From<Vec<SelectError>> for FrontError {
     fn from(errors: Vec<SelectError>) -> Self {
         FrontError::Select { errors }
+    }
+}
+
+impl From<ArchiveError> for FrontError {
+    fn from(e: ArchiveError) -> Self {
+        match e {
+            ArchiveError::Store(e) => FrontError::Store(e),
+            other => FrontError::Archive(other),
+        }
     }
 }
 

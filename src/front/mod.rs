@@ -2,6 +2,7 @@
 //!
 //! `argv → Goal → graph.select → Selection → plan(graph, selection, store) → scheduler.run(plan) → Report → rendering`
 
+mod archive;
 mod build;
 mod doctor;
 mod draw;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+pub use archive::{ArchiveReport, ExportTo, FolderReport, ImportFrom, ImportReport, import};
 pub use build::BuildOptions;
 pub use doctor::{Diagnosis, Finding, Health, doctor};
 pub use draw::{Drawing, DrawnEdge, DrawnNode};

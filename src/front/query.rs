@@ -11,7 +11,7 @@ use crate::front::build::error_reports;
 use crate::front::error::{FrontError, Result};
 use crate::front::report::{NodeStatus, StatusReport, UpdateReport, UpdatedSource};
 use crate::front::waits::Waits;
-use crate::front::{Looking, Project};
+use crate::front::{Looking, Project, Sources};
 use crate::fsx;
 use crate::graph::lock::Pin;
 use crate::graph::select::find;
@@ -108,6 +108,26 @@ impl Rest {
             _ => None,
         }
     }
+
+    // The run whose tree is there. Errors: NotBuilt, Blocked.
+    fn built(&self, node: &str) -> Result<&RunRecord> {
+        if let Some(run) = self.run() {
+            return Ok(run);
+        }
+        let (node, step) = (node.to_owned(), &self.step);
+        if step.action == "blocked" && !step.on.is_empty() {
+            return Err(FrontError::Blocked { node, by: step.on.clone() });
+        }
+        let reasons: Vec<String> = step.reasons.iter().map(ToString::to_string).collect();
+        let why = if !reasons.is_empty() {
+            reasons.join("; ")
+        } else if let Some(e) = &step.error {
+            e.clone()
+        } else {
+            format!("it waits for {}", step.on.join(", "))
+        };
+        Err(FrontError::NotBuilt { node, why })
+    }
 }
 
 impl Project {
@@ -202,23 +222,34 @@ impl Project {
     pub fn path(&self, node: &str, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<PathBuf> {
         let _listening = self.listen(events, cancel);
         let rest = self.rest_of(node, looking, events, cancel)?;
-        let not_built = |why: String| FrontError::NotBuilt { node: node.to_owned(), why };
-        let Some(run) = rest.run() else {
-            if rest.step.action == "blocked" && !rest.step.on.is_empty() {
-                return Err(FrontError::Blocked { node: node.to_owned(), by: rest.step.on });
-            }
-            let reasons: Vec<String> = rest.step.reasons.iter().map(ToString::to_string).collect();
-            let why = if !reasons.is_empty() {
-                reasons.join("; ")
-            } else if let Some(e) = rest.step.error {
-                e
-            } else {
-                format!("it waits for {}", rest.step.on.join(", "))
-            };
-            return Err(not_built(why));
-        };
-        let (id, tree) = self.tree_of(run).map_err(FrontError::from)?;
+        let (id, tree) = self.tree_of(rest.built(node)?).map_err(FrontError::from)?;
         Ok(self.store.view(id, &tree)?)
+    }
+
+    /// The run in use of each node that is needed for the goals and has one, and what the sources are. Errors: NotBuilt
+    /// and Blocked for a goal without one.
+    pub(super) fn runs_for(
+        &self,
+        goals: &[String],
+        events: &Events,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<(Vec<(String, RunRecord)>, Sources)> {
+        let read = |m: &crate::plan::Machine<'_>| -> Vec<(String, Rest)> {
+            m.report().map(|n| (n.spec.name.to_string(), Rest::of(&n))).collect()
+        };
+        let (rests, mut sources) = self.at_rest(goals, Looking::default(), events, cancel, read)?;
+        if !sources.errors.is_empty() {
+            return Err(sources.errors.swap_remove(0).into());
+        }
+        let mut runs = Vec::new();
+        for (name, rest) in rests {
+            match rest.built(&name) {
+                Ok(run) => runs.push((name, run.clone())),
+                Err(e) if goals.contains(&name) => return Err(e),
+                Err(_) => {}
+            }
+        }
+        Ok((runs, sources))
     }
 
     fn tree_of(&self, run: &RunRecord) -> std::result::Result<(TreeId, Tree), StoreError> {

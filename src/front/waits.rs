@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::front::Project;
 use crate::fsx::lock::Holder;
 use crate::sched::{Event, Events};
+use crate::store::Store;
 use crate::store::holds::Listening;
 
 /// Whom to tell of a wait, and what ends it.
@@ -42,14 +43,19 @@ pub(crate) fn line(holder: Option<&Holder>, why: &str) -> String {
     format!("waiting for {whom}: {why}")
 }
 
+/// While it lives, whoever waits for a collector's sweep of this store says so, and can be stopped.
+pub(crate) fn listen<'s>(store: &'s Store, events: &Events, cancel: &Arc<AtomicBool>) -> Listening<'s> {
+    let events = events.clone();
+    let cancel = Arc::clone(cancel);
+    store.listen(
+        move |holder| drop(events.send(Event::Notice(line(holder, "it removes what nobody needs")))),
+        move || cancel.load(Ordering::Relaxed),
+    )
+}
+
 impl Project {
-    /// While it lives, whoever waits for a collector's sweep says so, and can be stopped.
+    /// As [`listen`], of the project's store.
     pub(crate) fn listen(&self, events: &Events, cancel: &Arc<AtomicBool>) -> Listening<'_> {
-        let events = events.clone();
-        let cancel = Arc::clone(cancel);
-        self.store.listen(
-            move |holder| drop(events.send(Event::Notice(line(holder, "it removes what nobody needs")))),
-            move || cancel.load(Ordering::Relaxed),
-        )
+        listen(&self.store, events, cancel)
     }
 }

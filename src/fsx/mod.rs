@@ -4,6 +4,7 @@
 pub mod copy;
 pub mod failpoint;
 pub mod lock;
+pub mod part;
 pub mod probe;
 mod record;
 pub mod stat;

@@ -25,6 +25,7 @@ mod commit;
 pub mod error;
 pub mod holds;
 mod index;
+pub(crate) mod intake;
 mod locate;
 mod objects;
 pub mod plain;

@@ -127,13 +127,11 @@ impl Objects {
 
     /// Keeps the tensor table of a blob.
     pub(crate) fn put_table(&self, blob: BlobId, table: &TensorTable, commit: &mut Commit) -> Result<()> {
-        let text = table.to_text();
-        let sum = Digest::of(text.as_bytes());
         if self.table(blob)?.as_ref() == Some(table) {
             commit.rely_on(&sharded(&self.store.join("tensors"), &blob.0));
             return Ok(());
         }
-        self.put("tensors", &blob.0, &format!("{text}{SUM}{sum}\n"), commit)
+        self.put("tensors", &blob.0, &table_with_sum(table), commit)
     }
 
     /// The tensor table of a blob. A damaged one reads as absent, since it is made again from its blob.
@@ -158,6 +156,14 @@ impl Objects {
 // Its name is not its digest, so the text carries that itself, as its last line.
 const SUM: &str = "sum ";
 
+/// The text of a table as the store keeps it.
+pub(crate) fn table_with_sum(table: &TensorTable) -> String {
+    let text = table.to_text();
+    let sum = Digest::of(text.as_bytes());
+    format!("{text}{SUM}{sum}\n")
+}
+
+/// Reads what [`table_with_sum`] wrote; `None` where it is anything else.
 pub(crate) fn summed_table(text: &str) -> Option<TensorTable> {
     let (text, sum) = text.strip_suffix('\n')?.rsplit_once(SUM)?;
     if Digest::of(text.as_bytes()).to_string() != sum {

@@ -52,10 +52,15 @@ impl Runs {
     }
 
     /// Adds a record under the next free number, which is written into it. Its content must be durable before.
-    pub(crate) fn append(&self, mut run: RunRecord, temp: &std::path::Path) -> Result<RunRecord> {
+    pub(crate) fn append(&self, run: RunRecord, temp: &std::path::Path) -> Result<RunRecord> {
+        let seq = self.all(run.recipe)?.last().map_or(0, |r| r.seq) + 1;
+        self.append_from(run, seq, temp)
+    }
+
+    // Under the first free number from `seq` on.
+    fn append_from(&self, mut run: RunRecord, mut seq: u64, temp: &std::path::Path) -> Result<RunRecord> {
         let dir = self.folder(run.recipe);
         fsx::create_dir_all(&dir)?;
-        let mut seq = self.all(run.recipe)?.last().map_or(0, |r| r.seq) + 1;
         loop {
             run.seq = seq;
             let text = seal(&run).map_err(fsx::at("write", temp))?;
@@ -70,5 +75,30 @@ impl Runs {
             }
             seq += 1;
         }
+    }
+
+    /// The text of a record as it is kept; `None` where there is none of that number.
+    pub(crate) fn text(&self, recipe: RecipeId, seq: u64) -> Result<Option<Vec<u8>>> {
+        read_plain(&self.path(recipe, seq))
+    }
+
+    fn path(&self, recipe: RecipeId, seq: u64) -> PathBuf {
+        self.folder(recipe).join(format!("{seq:06}.json"))
+    }
+
+    /// Reads a record's text. Errors: what is wrong with it.
+    pub(crate) fn read(bytes: &[u8]) -> std::result::Result<RunRecord, String> {
+        unseal(bytes)
+    }
+
+    /// Keeps a record that was made elsewhere, under its own number or, so that no attempt becomes earlier than those
+    /// that are here, the next one behind them.
+    pub(crate) fn take_in(&self, run: &RunRecord, temp: &std::path::Path) -> Result<(RunRecord, Placed)> {
+        let mut there = self.all(run.recipe)?;
+        if let Some(i) = there.iter().position(|r| *r == RunRecord { seq: r.seq, ..run.clone() }) {
+            return Ok((there.swap_remove(i), Placed::Existed));
+        }
+        let seq = there.last().map_or(run.seq, |r| run.seq.max(r.seq + 1));
+        Ok((self.append_from(run.clone(), seq, temp)?, Placed::Placed))
     }
 }

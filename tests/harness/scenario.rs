@@ -64,6 +64,19 @@ const ALL: &[Scenario] = &[
         command: &["pin", "step"],
         holds: |p| assert!(p.read("graph.lock").contains("node = \"step\"")),
     },
+    of("an export", |p| drop(p.build()), &["export", "edit", "--archive", "closure"]),
+    of("an export as a folder", |p| drop(p.build()), &["export", "edit", "folder"]),
+    Scenario {
+        name: "an import",
+        prepare: |p| {
+            p.build();
+            let r = p.run(&["export", "edit", "--archive", "closure", "--with-inputs"]);
+            assert_eq!(r.code, Some(0), "{}", r.stderr);
+            fs::remove_dir_all(p.path("store")).unwrap();
+        },
+        command: &["import", "closure"],
+        holds: |p| assert!(p.node_path("edit").join("config.json").is_file()),
+    },
 ];
 
 fn built(p: &Project, node: &str) {
