@@ -11,7 +11,7 @@
 //! | `fold` | folders count as such that don't tell upper from lower case |
 //! | `free=BYTES` | the store's file system counts as having so many bytes left |
 //! | `trace=FILE` | every call is appended to FILE, one a line |
-//! | `record=DIR` | every call that was done is written into DIR, with the bytes of files ([`record`](super::record)) |
+//! | `record=DIR` | every call that was done is written into DIR, with the bytes of files (`fsx::record`) |
 //!
 //! Without it a fail point costs one load.
 
