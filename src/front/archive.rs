@@ -282,11 +282,12 @@ fn open_store(location: &Location) -> Result<Arc<Store>> {
     }
 }
 
-// Roots of its own, named by the archive's content: taking it in twice holds it once.
+// Roots of its own, named by the archive's content: taking it in twice holds it once. There is no such graph, so whoever
+// looks for one finds that these are held until somebody lets go of them.
 fn hold(store: &Store, path: Option<&Path>, done: &archive::Imported) -> Result<()> {
     let mut roots = Roots {
         project: path.map_or_else(|| PathBuf::from("-"), Path::to_owned),
-        graph: PathBuf::from("imported").join(done.archive.hex()),
+        graph: store.dir().join("imported").join(done.archive.hex()),
         ..Roots::default()
     };
     for (node, run) in &done.made_by {

@@ -182,7 +182,7 @@ pub fn objects_of(archive: &[u8]) -> Vec<u8> {
             "recipes" => (RECIPE, bytes),
             "trees" => (TREE, bytes),
             "blobs" => (BLOB, bytes),
-            "tensors" => (TABLE, text[..text.rfind("sum b3:").unwrap()].as_bytes().to_vec()),
+            "tensors" => (TABLE, text.as_bytes()[..text.rfind("sum b3:").unwrap()].to_vec()),
             "runs" => (RUN, (text[..text.rfind(",\n  \"sum\"").unwrap()].to_owned() + "\n}").into_bytes()),
             _ => continue,
         };
