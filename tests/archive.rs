@@ -80,6 +80,7 @@ fn what_was_exported_is_there_in_another_store_and_a_build_makes_nothing() {
     assert_eq!(told_there["exports"], told["exports"]);
     assert_eq!(told_there["bytes"], told["bytes"]);
     store_check::check(&q.path("store"));
+    ok(q.run(&["verify"]));
     let built = q.build();
     assert_eq!(built.nodes("built"), Vec::<String>::new(), "{}", built.stdout);
     assert_eq!(q.trees(), p.trees());
@@ -155,6 +156,12 @@ fn a_closure_is_carried_by_a_pipe_and_into_a_store_without_a_graph() {
     let told: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(told["exports"][0]["tree"], p.trees()[&node].as_str());
     assert!(told["archive"].is_null());
+    // That most of what it came from is not here is no damage.
+    let mut verify = p.command(&["verify", "--store", t.path().join("s").to_str().unwrap()]);
+    let o = verify.output().unwrap();
+    assert!(o.status.success(), "{}", String::from_utf8_lossy(&o.stdout));
+    let source = graftwerk::digest::Digest::of(b"no tree at all").to_string();
+    assert_eq!(p.run(&["export", &source, "--archive", "x"]).code, Some(2));
     assert_eq!(fs::read_dir(t.path().join("s/roots")).unwrap().count(), 1);
 }
 

@@ -214,7 +214,15 @@ impl Project {
     fn exports_of_id(&self, text: &str) -> Result<Vec<Export>> {
         let (what, digest) = one_id(&self.store.plain(), text)?;
         match what {
-            "tree" => Ok(exports_of(&self.store, TreeId(digest))?),
+            "tree" => {
+                let exports = exports_of(&self.store, TreeId(digest))?;
+                if exports.is_empty() {
+                    let what = format!("no run made the tree {text}: a source, or a part of a tree, is no export");
+                    let hint = "`graftwerk show b3:…` shows a listing; --with-inputs takes sources along".to_owned();
+                    return Err(FrontError::Argument { what, hint: Some(hint) });
+                }
+                Ok(exports)
+            }
             "recipe" => {
                 let recipe = RecipeId(digest);
                 let run = self.store.realisation(recipe, crate::model::run::Isolation::None, None, false)?;
@@ -292,14 +300,9 @@ fn hold(store: &Store, path: Option<&Path>, done: &archive::Imported) -> Result<
     };
     for (node, run) in &done.made_by {
         if let Some(tree) = RunRecord::tree(run) {
-            roots.enter(node, Root { recipe: run.recipe, tree, seq: run.seq });
+            // All of them, however many of one node they are.
+            roots.nodes.entry(node.clone()).or_default().push(Root { recipe: run.recipe, tree, seq: run.seq });
         }
-    }
-    for e in done.exports.iter().filter(|e| e.made_by.is_none()) {
-        roots.enter_source(&e.tree.to_string(), e.tree);
-    }
-    for (name, tree) in &done.sources {
-        roots.enter_source(name, *tree);
     }
     let graph = roots.graph.clone();
     Ok(store.put_roots(&graph, &roots)?)

@@ -270,7 +270,7 @@ pub(crate) fn recipe_inputs(text: &str) -> std::result::Result<Vec<TreeId>, Stri
     inputs.map(|(f, v)| tree(v).ok_or_else(|| format!("its {f} is no tree: {v}"))).collect()
 }
 
-/// The runs that made a tree, or the realisations of a recipe, as exports: for an id on the command line.
+/// A tree as an export, with the first of the runs that made it; none where no run did.
 pub fn exports_of(store: &Store, tree: TreeId) -> Result<Vec<Export>> {
     let mut exports: Vec<Export> = store
         .all_runs()?
@@ -279,9 +279,6 @@ pub fn exports_of(store: &Store, tree: TreeId) -> Result<Vec<Export>> {
         .map(|r| Export { made_by: Some(MadeBy { node: r.node, recipe: r.recipe, seq: r.seq }), tree })
         .collect();
     exports.sort();
-    if exports.is_empty() {
-        exports.push(Export { made_by: None, tree });
-    }
     exports.truncate(1);
     Ok(exports)
 }

@@ -283,7 +283,11 @@ impl Stage<'_> {
                 return bad(format!("run {} of {} made another tree", m.seq, m.recipe));
             }
         }
-        for (path, blob, size, executable) in self.tree(id)?.files() {
+        let tree = self.tree(id)?;
+        // What the archive does not have itself.
+        let relied_on = tree.files().filter(|f| !self.has(ObjectName::Blob(f.1, f.3))).map(|f| f.1);
+        self.store.hold_blobs(relied_on)?;
+        for (path, blob, size, executable) in tree.files() {
             let staged = self.path(ObjectName::Blob(blob, executable));
             let at_path = if staged.exists() { staged } else { self.store.blob_path(blob, executable) };
             match fs::metadata(&at_path).map(|m| m.len()) {
