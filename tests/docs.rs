@@ -472,6 +472,7 @@ fn the_page_of_json_shows_the_keys_that_the_program_prints() {
         vec!["update"],
         vec!["pin", "a"],
         vec!["verify"],
+        vec!["repair"],
     ] {
         let answer = project.run(&[args.as_slice(), &["--json"]].concat()).json();
         for key in keys(&answer) {

@@ -1,4 +1,5 @@
 //! Looking after a store: who holds what, what can go, what is damaged, and moving it elsewhere.
 
 pub mod archive;
+pub mod repair;
 pub mod verify;

@@ -95,6 +95,11 @@ pub(crate) enum Command {
     Export(Export),
     /// Take in what `export --archive` wrote.
     Import(Import),
+    /// Put right what verify finds damaged in the store, and say what could not be.
+    ///
+    /// Right bytes come from the other blob of the same bytes, sources, views, other stores, the graph's own plan. What is
+    /// damaged goes to the store's quarantine/, and is never deleted.
+    Repair(Repair),
 }
 
 /// How a step may run.
@@ -263,6 +268,27 @@ pub(crate) struct Verify {
     #[arg(long)]
     pub(crate) quick: bool,
 }
+
+/// `repair`.
+#[derive(Debug, Args)]
+#[command(after_help = REPAIR_CODES)]
+pub(crate) struct Repair {
+    /// Say what would be done, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Also build again what is nowhere else.
+    #[arg(long)]
+    pub(crate) rebuild: bool,
+    /// Another store, from which right bytes may be taken; may be given more than once.
+    #[arg(long, value_name = "STORE")]
+    pub(crate) from: Vec<PathBuf>,
+}
+
+const REPAIR_CODES: &str = "\
+Exit codes:
+  0  everything is right again
+  1  something must be built again, or is lost
+  3  the store can't be opened: nothing proves its format";
 
 const VERIFY_CODES: &str = "\
 Exit codes:

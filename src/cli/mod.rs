@@ -19,6 +19,7 @@ mod log;
 mod path;
 mod pin;
 mod plan;
+mod repair;
 mod schema;
 mod screen;
 mod shell;
@@ -66,6 +67,7 @@ pub fn main() -> ExitCode {
         Command::Verify(a) => verify::run(&shell, a),
         Command::Export(a) => export::run(&shell, a),
         Command::Import(a) => import::run(&shell, a),
+        Command::Repair(a) => repair::run(&shell, a),
     };
     match ended.unwrap_or_else(|e| shell.fail(&e)) {
         exit::Exit::Done if terminal::answer_lost() => exit::Exit::Failed.into(),

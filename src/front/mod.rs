@@ -9,6 +9,7 @@ mod draw;
 mod error;
 mod init;
 mod query;
+mod repair;
 mod report;
 mod verify;
 mod waits;
@@ -27,6 +28,7 @@ pub use draw::{Drawing, DrawnEdge, DrawnNode};
 pub use error::{FrontError, Result};
 pub use init::{Starter, init};
 pub use query::{LogText, PinReport, Shown, Why};
+pub use repair::{RepairOptions, repair};
 pub use report::{BuildReport, NodeStatus, PlanReport, PlanStep, StatusReport, StepReport, UpdateReport};
 pub use verify::{Verify, verify};
 

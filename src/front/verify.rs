@@ -57,6 +57,11 @@ impl Place {
         Ok(Self { plain: Plain::at(&store)?, graph, dir: start(location) })
     }
 
+    // A path of the command line.
+    pub(super) fn from(&self, path: &Path) -> PathBuf {
+        self.dir.join(path)
+    }
+
     // The newest realisation of a node.
     fn node(&self, name: &str) -> Result<TreeId> {
         let Some((graph, path)) = &self.graph else {
@@ -77,7 +82,8 @@ impl Place {
         let path = self.plain.roots_path(graph_path);
         let out = graph_path.parent()?.join("out");
         let artifacts = self.plain.dir().join("artifacts");
-        if path.symlink_metadata().is_ok() {
+        let recovered = |n: &std::ffi::OsString| n.to_string_lossy().starts_with("recovered-");
+        if path.symlink_metadata().is_ok() || fsx::names(&self.plain.dir().join("roots")).ok()?.iter().any(recovered) {
             return None;
         }
         let built = fsx::names(&out).ok()?.into_iter().find(|n| {

@@ -91,9 +91,12 @@ impl StoreError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             StoreError::Damaged { .. } => {
-                "the damaged file was not touched; move it away to have it made again".to_owned()
+                "`graftwerk repair` puts it right, or says what must be built again; it was not touched".to_owned()
             }
-            StoreError::NotAStore { .. } => "pass --store with an empty folder, or the store's own".to_owned(),
+            StoreError::NotAStore { .. } => {
+                "pass --store with an empty folder, or the store's own; `graftwerk repair` mends a VERSION that is damaged"
+                    .to_owned()
+            }
             StoreError::Gone { .. } => "bring the source back to where it was, or build the node again".to_owned(),
             StoreError::SourceChanged { .. } => "let whatever writes it finish, then build again".to_owned(),
             StoreError::TensorDiffers { .. } => {

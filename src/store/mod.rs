@@ -31,6 +31,7 @@ mod objects;
 pub mod plain;
 mod publish;
 mod refs;
+mod restore;
 pub mod roots;
 mod runs;
 mod sealed;

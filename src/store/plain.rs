@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 
 use crate::digest::{BlobId, Digest, RecipeId, TreeId};
 use crate::fsx::{self, FileStat, at};
+use crate::model::run::RunRecord;
 use crate::model::tree::Tree;
 use crate::store::error::{Result, StoreError};
 use crate::store::index::{self, BlobStat};
 use crate::store::objects::{Objects, read_plain, sharded, summed_table};
 use crate::store::refs::{self, Refs};
+use crate::store::runs::Runs;
+use crate::store::sealed::unseal;
 use crate::store::version;
 use crate::tensors::table::TensorTable;
 
@@ -123,6 +126,34 @@ impl Plain {
     /// A kept tree; `None` where it is not known. Errors: Damaged where the listing is not what its name says.
     pub fn tree(&self, id: TreeId) -> Result<Option<Tree>> {
         Objects::new(self.dir.clone(), true).tree(id)
+    }
+
+    /// Whether a recipe's text is there and right.
+    pub fn recipe_reads(&self, id: RecipeId) -> Result<bool> {
+        match Objects::new(self.dir.clone(), true).recipe(id) {
+            Ok(text) => Ok(text.is_some()),
+            Err(StoreError::Damaged { .. }) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether the record of an attempt is there and right.
+    pub fn run_reads(&self, recipe: RecipeId, seq: u64) -> Result<bool> {
+        let bytes = match read_plain(&self.run_path(recipe, seq)) {
+            Ok(bytes) => bytes.unwrap_or_default(),
+            Err(StoreError::Damaged { .. }) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        Ok(unseal::<RunRecord>(&bytes).is_ok_and(|r| r.recipe == recipe && r.seq == seq))
+    }
+
+    /// Whether a record says that a recipe has made a tree.
+    pub fn has_realisation(&self, recipe: RecipeId) -> Result<bool> {
+        match Runs::new(self.dir.join("runs")).all(recipe) {
+            Ok(runs) => Ok(runs.iter().any(|r| r.tree().is_some())),
+            Err(StoreError::Damaged { .. }) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// The tensor table of a blob, `None` where there is none; inside, what is wrong with one that does not read.

@@ -32,6 +32,43 @@ pub(crate) fn look(dir: &Path) -> Result<Version> {
     })
 }
 
+/// The VERSION that what lies in a store proves: listings that hash to their names are of a format that all versions
+/// share; records and roots are sealed or are not. `None` where nothing reads.
+pub(crate) fn proven(dir: &Path) -> Result<Option<&'static str>> {
+    let (mut sealed, mut unsealed, mut listings) = (0u32, 0u32, 0u32);
+    let mut records: Vec<PathBuf> = Vec::new();
+    for folder in fsx::names(&dir.join("runs"))? {
+        let folder = dir.join("runs").join(folder);
+        records.extend(fsx::names(&folder).unwrap_or_default().iter().map(|n| folder.join(n)));
+    }
+    records.extend(fsx::names(&dir.join("roots"))?.iter().map(|n| dir.join("roots").join(n)));
+    for record in records {
+        let Ok(Some(bytes)) = read_plain(&record) else { continue };
+        match seal_older(&bytes) {
+            Ok(None) => sealed += 1,
+            // A sum that does not hold is damage, and says nothing of a version.
+            Ok(Some(_)) if !bytes.windows(6).any(|w| w == b"\"sum\":") => unsealed += 1,
+            _ => {}
+        }
+    }
+    for shard in fsx::names(&dir.join("trees"))? {
+        let folder = dir.join("trees").join(&shard);
+        for name in fsx::names(&folder).unwrap_or_default() {
+            let Ok(Some(bytes)) = read_plain(&folder.join(&name)) else { continue };
+            let hex = format!("{}{}", shard.to_string_lossy(), name.to_string_lossy());
+            if crate::digest::Digest::of(&bytes).hex() == hex && bytes.starts_with(b"graftwerk tree 1\n") {
+                listings += 1;
+            }
+        }
+    }
+    Ok(match (sealed, unsealed, listings) {
+        (0, 0, 0) => None,
+        // Also where an upgrade was cut off: it goes on.
+        (_, 1.., _) => Some(UNSEALED),
+        _ => Some(VERSION),
+    })
+}
+
 /// Makes sure that `dir` is a store of this version: begins one where there is nothing, upgrades an older one. Errors:
 /// NotAStore for anything else; Damaged where an older store's record does not read.
 pub(crate) fn check(dir: &Path) -> Result<()> {

@@ -133,11 +133,21 @@ impl Look<'_> {
         }
     }
 
-    // What was found damaged is not missing; nor is what a repair has set aside.
+    // What was found damaged is not missing; nor is what a repair has given up.
     fn missing(&mut self, path: PathBuf, part: Part, what: impl Into<String>, subject: Subject) {
-        if self.wants(&subject) && !self.survey.damage.iter().any(|d| d.path == path) {
+        if self.given_up(&subject) {
+            self.collected(path, part, "was lost and is not coming back: see quarantine/", subject);
+        } else if self.wants(&subject) && !self.survey.damage.iter().any(|d| d.path == path) {
             self.found.missing.push(Finding::new(path, part, what, subject));
         }
+    }
+
+    fn given_up(&self, subject: &Subject) -> bool {
+        let Some(name) = subject.quarantine_name() else { return false };
+        let aside = self.plain.dir().join("quarantine");
+        // A record is never made again under its number.
+        aside.join(format!("{name}-lost.txt")).exists()
+            || matches!(subject, Subject::Run(..)) && aside.join(format!("{name}-1")).exists()
     }
 
     fn collected(&mut self, path: PathBuf, part: Part, what: impl Into<String>, subject: Subject) {
@@ -292,8 +302,6 @@ impl Look<'_> {
                 recipes.insert(*recipe, by);
             }
         }
-        let set_aside: Vec<String> =
-            fsx::names(&plain.dir().join("quarantine"))?.iter().map(|n| n.to_string_lossy().into_owned()).collect();
         for (file, roots) in &self.survey.roots {
             for (node, list) in &roots.nodes {
                 for root in list {
@@ -306,12 +314,7 @@ impl Look<'_> {
                     }
                     let path = plain.run_path(root.recipe, root.seq);
                     let subject = Subject::Run(root.recipe, Some(root.seq));
-                    let name = format!("runs-{}-{:06}", root.recipe.hex(), root.seq);
-                    if set_aside.iter().any(|n| n.starts_with(&name)) {
-                        self.collected(path, Part::Run, "was lost and is not coming back: see quarantine/", subject);
-                    } else {
-                        self.missing(path, Part::Run, format!("is not there, and {by} names it"), subject);
-                    }
+                    self.missing(path, Part::Run, format!("is not there, and {by} names it"), subject);
                 }
             }
             for list in roots.sources.values() {
@@ -333,11 +336,13 @@ impl Look<'_> {
         Ok(())
     }
 
-    // The trees that projects want kept, whether each must be closed, and the newest of every source.
+    // The newest tree of every node, whether it must be closed, and the newest of every source. Older generations may be
+    // collected.
     fn kept(&self) -> (BTreeMap<TreeId, bool>, HashSet<TreeId>) {
         let (mut kept, mut sources) = (BTreeMap::new(), HashSet::new());
-        for roots in self.survey.roots.values() {
-            for root in roots.nodes.values().flatten() {
+        // Recovered roots hold what may be incomplete.
+        for roots in self.survey.roots.values().filter(|r| !r.project.as_os_str().is_empty()) {
+            for root in roots.nodes.values().filter_map(|list| list.first()) {
                 *kept.entry(root.tree).or_insert(false) |= self.survey.closed.contains(&root.recipe);
             }
             sources.extend(roots.sources.values().filter_map(|list| list.first().copied()));
@@ -400,7 +405,7 @@ impl Look<'_> {
                 let why = if wanted.is_some() {
                     "the source that had them has changed or is gone"
                 } else {
-                    "collected, or in a source that has changed since; nothing that is kept needs them"
+                    "collected, or in a source that has changed since; no newest artifact needs them"
                 };
                 let what = format!("lacks {absent} of {} files ({absent_bytes} bytes): {why}", tree.files.len());
                 self.collected(plain.object_path("trees", &id.0), Part::Tree, what, Subject::Tree(*id));

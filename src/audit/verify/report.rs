@@ -30,6 +30,22 @@ pub enum Subject {
     Other,
 }
 
+impl Subject {
+    /// What it is called in `quarantine/`, without the number behind it; `None` where its path says more.
+    pub fn quarantine_name(&self) -> Option<String> {
+        Some(match self {
+            Subject::Blob(b, false) => b.hex(),
+            Subject::Blob(b, true) => format!("{}.x", b.hex()),
+            Subject::Tree(t) => format!("trees-{}", t.hex()),
+            Subject::Recipe(r) => format!("recipes-{}", r.hex()),
+            Subject::Run(r, Some(seq)) => format!("runs-{}-{seq:06}", r.hex()),
+            Subject::Table(b) => format!("tensors-{}", b.hex()),
+            Subject::Ref(b) => format!("refs-{}", b.hex()),
+            Subject::Run(_, None) | Subject::View(_) | Subject::Other => return None,
+        })
+    }
+}
+
 /// A node that needs something.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct NodeUse {
