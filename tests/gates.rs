@@ -99,3 +99,16 @@ expect = { count = 15, dtype = "BF16" }
     }
     assert!(p.built().is_empty());
 }
+
+#[test]
+fn a_plan_names_the_gate_that_has_to_run_again() {
+    let p = Project::demo();
+    p.build();
+    let report = p.node_path("check-a").join("report.json");
+    let digest = graftwerk::digest::Digest::of(&std::fs::read(report).unwrap()).hex();
+    std::fs::remove_file(p.path(&format!("store/blobs/{}/{}", &digest[..2], &digest[2..]))).unwrap();
+    let plan = p.run(&["plan", "--json"]);
+    assert_eq!(plan.step("check-a")["action"], "run");
+    let seat = plan.step("seat-a");
+    assert_eq!((seat["action"].as_str(), seat["on"].clone()), (Some("await"), serde_json::json!(["check-a"])));
+}

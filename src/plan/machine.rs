@@ -248,8 +248,21 @@ impl<'a> Machine<'a> {
     }
 
     fn awaits(&self, node: &Node) -> Vec<Name> {
-        let open = |id: &&usize| self.nodes.get(**id).is_some_and(|n| self.tree_of(n).is_none());
-        node.above.iter().chain(&node.gates).filter(open).map(|id| self.nodes[*id].spec.name.clone()).collect()
+        let unknown = |id: &&usize| self.nodes.get(**id).is_some_and(|n| self.tree_of(n).is_none());
+        // A gate that has to run again is open, whatever it once gave.
+        let open = |id: &&usize| {
+            let state = self.nodes.get(**id).map(|n| &n.state);
+            matches!(state, Some(State::Waiting | State::Needed | State::Ready | State::Running))
+        };
+        let (above, gates) = (node.above.iter().filter(unknown), node.gates.iter().filter(open));
+        let mut names: Vec<Name> = Vec::new();
+        for id in above.chain(gates) {
+            let name = &self.nodes[*id].spec.name;
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
     }
 
     pub(super) fn enter(&mut self, id: usize, state: State) {
