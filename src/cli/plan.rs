@@ -60,6 +60,10 @@ fn because(step: &PlanStep, verbose: bool) -> String {
     if let Some(s) = step.last_seconds.filter(|s| *s >= WORTH_TELLING) {
         parts.push(format!("took {} last time", words::seconds(s)));
     }
+    if let Some(space) = step.space.filter(|s| s.writes + s.copies > 0) {
+        let copies = if space.copies > 0 { format!(", copies {}", words::bytes(space.copies)) } else { String::new() };
+        parts.push(format!("writes {}{copies}", words::bytes(space.writes)));
+    }
     if step.verdict == Some(false) {
         parts.push("does not hold".to_owned());
     }
@@ -83,6 +87,7 @@ mod tests {
             reasons,
             on: on.iter().map(|s| (*s).to_owned()).collect(),
             recipe: None,
+            space: (node == "quant-a").then_some(crate::kinds::Space { writes: 3 << 30, copies: 512 }),
             last_seconds: (node == "quant-a").then_some(1090.0),
             verdict: (node == "check-a").then_some(false),
             error: None,
@@ -102,7 +107,7 @@ mod tests {
         ];
         insta::assert_snapshot!(text(&PlanReport { steps, errors: vec![] }, false), @r"
         fresh    graft-a   quant
-        run      quant-a   quant  param strength: 1 → 1.0; took 18 min 10 s last time
+        run      quant-a   quant  param strength: 1 → 1.0; took 18 min 10 s last time; writes 3.0 GiB, copies 512 B
         await    splice-a  quant  waits for quant-a
         fresh    check-a   quant  does not hold
         blocked  seat-a    quant  blocked by check-a

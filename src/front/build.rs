@@ -178,7 +178,13 @@ impl Project {
         events: &Events,
         cancel: &Arc<AtomicBool>,
     ) -> Result<PlanReport> {
-        let read = |m: &Machine<'_>| share_recipes(m.report().map(|n| PlanStep::of(&n)).collect());
+        let read = |m: &Machine<'_>| {
+            let mut steps: Vec<PlanStep> = m.report().map(|n| PlanStep::of(&n)).collect();
+            for (step, space) in steps.iter_mut().zip(m.spaces()) {
+                step.space = space;
+            }
+            share_recipes(steps)
+        };
         let (mut steps, sources): (Vec<PlanStep>, _) = self.at_rest(goals, looking, events, cancel, read)?;
         self.predict(&mut steps)?;
         Ok(PlanReport { steps, errors: error_reports(&sources.errors) })
@@ -244,6 +250,7 @@ fn share_recipes(mut steps: Vec<PlanStep>) -> Vec<PlanStep> {
             s.action = "await";
             s.on = vec![node.clone()];
             s.reasons.clear();
+            s.space = None;
         } else {
             first.insert(recipe, s.node.clone());
         }

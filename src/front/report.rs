@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::kinds::Space;
 use crate::plan::Reason;
 use crate::plan::State;
 use crate::plan::machine::NodeReport;
@@ -80,6 +81,9 @@ pub struct PlanStep {
     /// How long its last good run took, in seconds, where it would run now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seconds: Option<f64>,
+    /// How much room it needs, where it would run and that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub space: Option<Space>,
     /// The verdict of a check that is fresh.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<bool>,
@@ -212,6 +216,7 @@ impl PlanStep {
             on: Vec::new(),
             recipe: n.recipe.map(|r| r.id.to_string()),
             last_seconds: None,
+            space: None,
             verdict: None,
             error: None,
             hint: None,

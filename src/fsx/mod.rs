@@ -344,6 +344,17 @@ pub fn folds_case(dir: &Path) -> FsResult<bool> {
     Ok(folds)
 }
 
+/// Whether files in the folder `dir`, one of ours, can share extents, so that a copy needs no room.
+pub fn shares_extents(dir: &Path) -> FsResult<bool> {
+    let (a, b) = (dir.join(".graftwerk-extents-a"), dir.join(".graftwerk-extents-b"));
+    let opened = create_new(&a, 0o600).and_then(|from| Ok((from, create_new(&b, 0o600)?)));
+    let shares =
+        opened.map(|(from, to)| hit_file("clone", &to).is_ok() && rustix::fs::ioctl_ficlone(&to, &from).is_ok());
+    remove_file(&a)?;
+    remove_file(&b)?;
+    shares.map_err(at("write", &a))
+}
+
 /// Bytes that the file system holding `path` still has for us.
 pub fn free_bytes(path: &Path) -> FsResult<u64> {
     if let Some(free) = failpoint::free() {

@@ -29,7 +29,7 @@ use crate::kinds::weights::choice;
 use crate::kinds::weights::told::{Sorted, tell_files_not_taken, tell_metadata, tell_oddities, tell_shards};
 use crate::kinds::weights::write::{self, Planned, Source};
 use crate::kinds::weights::{open, tied_head};
-use crate::kinds::{Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Step, StepError};
+use crate::kinds::{Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Space, Step, StepError};
 use crate::tensors::checkpoint::{Checkpoint, SINGLE_NAME};
 
 /// The kind `graft`.
@@ -75,6 +75,18 @@ impl Kind for Graft {
         choice::still_holds(params, facts)
     }
 
+    fn space(&self, step: &Step<'_>) -> Result<Option<Space>, StepError> {
+        let (into_input, from_input) = (step.input("into")?, step.input("from")?);
+        let (into, from) = (open(into_input)?, open(from_input)?);
+        let chosen = choice::choose(step.params, &from)?;
+        let sorted = Sorted::new(&chosen, &into);
+        if sorted.fresh().is_empty() {
+            return Ok(Some(Space::default()));
+        }
+        let shards = planned(step.params, (into_input, &into), (from_input, &from), &chosen, &sorted)?;
+        write::space_of(&shards).map(Some)
+    }
+
     fn run(&self, step: &Step<'_>, out: &mut Output) -> Result<Report, StepError> {
         let (into_input, from_input) = (step.input("into")?, step.input("from")?);
         let (into, from) = (open(into_input)?, open(from_input)?);
@@ -93,16 +105,7 @@ impl Kind for Graft {
             return Ok(report);
         }
 
-        let name = new_shard_name(step.params, into_input)?;
-        let mut shards = remaining(&into, into_input, &sorted);
-        let format = write::format_of(&into, &from);
-        let tensors = chosen
-            .iter()
-            .filter(|(name, _)| !sorted.unchanged.contains(name.as_str()))
-            .map(|(name, c)| Source { name, entry: c.entry, shard: c.shard, files: &*from_input.files })
-            .collect();
-        let metadata = write::with_format(Vec::new(), format);
-        shards.push(Planned { file: name, old: None, kept: false, metadata, tensors });
+        let mut shards = planned(step.params, (into_input, &into), (from_input, &from), &chosen, &sorted)?;
         let renamed = free_the_bare_name(&mut shards, into_input);
         let (index, note) = write::index_of(&into, &shards);
         report.notes.extend(note);
@@ -112,6 +115,26 @@ impl Kind for Graft {
         write::put_index(out, &into, &index)?;
         Ok(report)
     }
+}
+
+fn planned<'a>(
+    params: &Params,
+    (into_input, into): (&'a Input, &'a Checkpoint),
+    (from_input, from): (&'a Input, &Checkpoint),
+    chosen: &'a choice::Choice<'_>,
+    sorted: &Sorted<'_>,
+) -> Result<Vec<Planned<'a>>, StepError> {
+    let name = new_shard_name(params, into_input)?;
+    let mut shards = remaining(into, into_input, sorted);
+    let format = write::format_of(into, from);
+    let tensors = chosen
+        .iter()
+        .filter(|(name, _)| !sorted.unchanged.contains(name.as_str()))
+        .map(|(name, c)| Source { name, entry: c.entry, shard: c.shard, files: &*from_input.files })
+        .collect();
+    let metadata = write::with_format(Vec::new(), format);
+    shards.push(Planned { file: name, old: None, kept: false, metadata, tensors });
+    Ok(shards)
 }
 
 fn remaining<'a>(into: &'a Checkpoint, input: &'a Input, sorted: &Sorted<'_>) -> Vec<Planned<'a>> {

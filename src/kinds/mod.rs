@@ -17,6 +17,7 @@ pub mod quant;
 pub(crate) mod read;
 pub mod run;
 pub mod serve;
+pub mod space;
 pub mod splice;
 pub mod step;
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub mod weights;
 pub use input::{Input, InputFiles};
 pub use output::{Output, OutputEntry};
 pub use params::{KeySpec, KeyType, Params};
+pub use space::Space;
 pub use step::{Action, Checked, ParamError, ProcessStep, Progress, Report, Step, StepError};
 
 /// What a kind of node does.
@@ -53,6 +55,13 @@ pub trait Kind: Send + Sync {
 
     /// Runs a builtin step. Never called for a step whose action is a process.
     fn run(&self, step: &Step<'_>, out: &mut Output) -> Result<Report, StepError>;
+
+    /// How much room the step needs, as far as its inputs' listings and tables say. `None` where that is not known before
+    /// it runs, or not worth the question.
+    fn space(&self, step: &Step<'_>) -> Result<Option<Space>, StepError> {
+        let _ = step;
+        Ok(None)
+    }
 
     /// Whether the output must be wholly in the store: nothing of it may be a mere reference to a source that somebody
     /// else may delete.

@@ -29,7 +29,7 @@ use crate::kinds::weights::choice::{self, Choice};
 use crate::kinds::weights::told::{Sorted, tell_files_not_taken, tell_metadata, tell_oddities, tell_shards};
 use crate::kinds::weights::write::{self, Planned, Source};
 use crate::kinds::weights::{open, tied_head};
-use crate::kinds::{Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Step, StepError};
+use crate::kinds::{Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Space, Step, StepError};
 use crate::near;
 use crate::tensors::checkpoint::Checkpoint;
 
@@ -69,6 +69,18 @@ impl Kind for Splice {
 
     fn still_holds(&self, params: &Params, facts: &BTreeMap<String, Json>) -> Result<(), StepError> {
         choice::still_holds(params, facts)
+    }
+
+    fn space(&self, step: &Step<'_>) -> Result<Option<Space>, StepError> {
+        let (into_input, from_input) = (step.input("into")?, step.input("from")?);
+        let (into, from) = (open(into_input)?, open(from_input)?);
+        let chosen = choice::choose(step.params, &from)?;
+        let sorted = Sorted::new(&chosen, &into);
+        if sorted.fresh().is_empty() {
+            return Ok(Some(Space::default()));
+        }
+        let target = target_shard(step.params, &into)?;
+        write::space_of(&plan(&into, into_input, &chosen, &sorted, from_input, &target)).map(Some)
     }
 
     fn run(&self, step: &Step<'_>, out: &mut Output) -> Result<Report, StepError> {

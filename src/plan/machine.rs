@@ -111,13 +111,15 @@ pub struct Job {
     pub reasons: Vec<Reason>,
     /// The pinned realisation, if there is one.
     pub pinned: Option<TreeId>,
+    /// What the node made last time.
+    pub last_tree: Option<TreeId>,
 }
 
 pub(super) struct Node {
     pub(super) spec: NodeSpec,
     goal: bool,
     wants_bytes: bool,
-    state: State,
+    pub(super) state: State,
     // The inputs' trees for which `prepared` was made.
     pub(super) prepared_for: Option<Vec<TreeId>>,
     pub(super) prepared: Option<Prepared>,
@@ -198,6 +200,7 @@ impl<'a> Machine<'a> {
     /// The next step that can run; it counts as running from now on.
     pub fn next_job(&mut self) -> Option<Job> {
         let id = self.ready.pop_front()?;
+        let last_tree = self.last_tree(&self.nodes.get(id)?.spec);
         let node = self.nodes.get_mut(id)?;
         let p = node.prepared.clone()?;
         node.state = State::Running;
@@ -212,6 +215,7 @@ impl<'a> Machine<'a> {
             tools: p.ingredients.tools,
             at_least: p.at_least,
             reasons: node.reasons.clone(),
+            last_tree,
         })
     }
 

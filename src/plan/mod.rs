@@ -19,6 +19,7 @@ pub(crate) mod explain;
 pub mod machine;
 mod prepare;
 pub mod reason;
+mod space;
 
 pub use machine::{HostTools, Job, Machine, Setting, State};
 pub use reason::Reason;

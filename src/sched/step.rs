@@ -272,6 +272,10 @@ fn attempt(
     begun: Instant,
 ) -> Result<Made, Stop> {
     let scratch = context.store.scratch()?;
+    if let Err(stop) = room_for(context, job, &scratch) {
+        let _ = fsx::remove_tree(&scratch);
+        return Err(stop);
+    }
     let result = attempt_in(context, job, progress, log, &scratch, started, begun);
     if matches!(result, Err(Stop::Failure(_))) && context.keep_failed {
         match context.store.keep_failed(&scratch, job.node.as_str()) {
@@ -284,6 +288,24 @@ fn attempt(
     // What can't be removed now is swept by a later command.
     let _ = fsx::remove_tree(&scratch);
     result
+}
+
+// Hours of work are not begun where their result can't be kept.
+fn room_for(context: &Context, job: &Job, scratch: &Path) -> Result<(), Stop> {
+    let Some(space) = job.space(&context.store) else { return Ok(()) };
+    let free = fsx::free_bytes(scratch).map_err(StoreError::from)?;
+    let most = space.writes.saturating_add(space.copies);
+    if most <= free || space.writes <= free && fsx::shares_extents(scratch).unwrap_or(false) {
+        return Ok(());
+    }
+    let dir = context.store.dir().display();
+    Err(Stop::Failure(Failure {
+        error: format!("the step needs {most} bytes in {dir}, and {free} are free there: it was not begun"),
+        hint: Some(
+            "make room there, or pass --store with a folder of another file system, then build again".to_owned(),
+        ),
+        tail: Vec::new(),
+    }))
 }
 
 fn attempt_in(

@@ -3,7 +3,7 @@
 //! A blob of the store is there by hard link, else clone, else copy. What is only referenced is a symbolic link to
 //! the source, relative where both lie in one project, so that the project can be moved.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::fsx::{self, FileStat, Placed, at};
 use crate::model::path::RelPath;
 use crate::model::tree::{Entry, Tree};
 use crate::store::blobs::Presence;
-use crate::store::error::Result;
+use crate::store::error::{Result, StoreError};
 use crate::store::{Store, commit};
 
 impl Store {
@@ -59,6 +59,15 @@ impl Store {
 
     fn make_view(&self, temp: &Path, final_path: &Path, tree: &Tree) -> Result<()> {
         fsx::create_dir(temp)?;
+        if let Some((one, two)) = names_of_one_spelling(tree)
+            && fsx::folds_case(temp)?
+        {
+            let what = format!(
+                "differs from {one} only by upper and lower case, which the folder {} does not tell apart",
+                self.dir.display()
+            );
+            return Err(StoreError::Output { path: two, what });
+        }
         let mut made: HashSet<PathBuf> = HashSet::new();
         for (rel, entry) in tree.iter() {
             let to = temp.join(rel.as_path());
@@ -178,6 +187,29 @@ impl Store {
             }
         }
     }
+}
+
+// Two files or folders whose names are one where upper and lower case count as the same.
+fn names_of_one_spelling(tree: &Tree) -> Option<(RelPath, RelPath)> {
+    let mut seen: HashMap<Vec<u8>, RelPath> = HashMap::new();
+    for (path, _) in tree.iter() {
+        let mut at = Some(path.clone());
+        while let Some(p) = at {
+            let folded = match p.as_str() {
+                Some(text) => text.to_lowercase().into_bytes(),
+                None => p.as_bytes().to_ascii_lowercase(),
+            };
+            match seen.get(&folded) {
+                // All above it has been looked at with it.
+                Some(other) if *other == p => break,
+                Some(other) => return Some((other.clone(), p)),
+                None => {}
+            }
+            at = p.parent();
+            seen.insert(folded, p);
+        }
+    }
+    None
 }
 
 fn rel_path(p: &Path) -> std::result::Result<RelPath, crate::model::path::BadPath> {

@@ -91,10 +91,24 @@ impl Random {
 pub fn copy_of(p: &Project) -> Project {
     // What a kill leaves does not depend on flushes; what a power loss leaves is another test's subject.
     let copy = Project::in_memory("");
-    let from = p.dir.join(".");
-    let done = Command::new("cp").arg("-a").arg(from).arg(&copy.dir).stdin(Stdio::null()).status().unwrap();
-    assert!(done.success(), "cp -a");
+    copy_into(p, &copy);
     copy
+}
+
+/// Copies a project over another one.
+pub fn copy_into(p: &Project, to: &Project) {
+    let from = p.dir.join(".");
+    let done = Command::new("cp").arg("-a").arg(from).arg(&to.dir).stdin(Stdio::null()).status().unwrap();
+    assert!(done.success(), "cp -a");
+}
+
+/// A run's record with a sum that is right, as the store keeps it.
+pub fn sealed(run: &serde_json::Value) -> String {
+    let mut run = run.clone();
+    run.as_object_mut().unwrap().remove("sum");
+    let text = serde_json::to_string_pretty(&run).unwrap();
+    let sum = graftwerk::digest::Digest::of(text.as_bytes());
+    format!("{},\n  \"sum\": \"{sum}\"\n}}\n", text.strip_suffix("\n}").unwrap())
 }
 
 /// Sets every scenario up.

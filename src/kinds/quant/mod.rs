@@ -25,7 +25,7 @@ use crate::kinds::run::{COMMAND_KEYS, command, command_action, something_written
 use crate::kinds::weights::told::few;
 use crate::kinds::weights::write::{put_index, rel};
 use crate::kinds::{
-    Action, Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Step, StepError, weights,
+    Action, Input, KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Space, Step, StepError, weights,
 };
 use crate::near::did_you_mean;
 use crate::tensors::checkpoint::{Checkpoint, Shard};
@@ -131,6 +131,13 @@ impl Kind for Quant {
         if params.contains_key("argv") { command_action(params, inputs) } else { Ok(Action::Builtin) }
     }
 
+    fn space(&self, step: &Step<'_>) -> Result<Option<Space>, StepError> {
+        let model = step.input("model")?;
+        let checkpoint = weights::open(model)?;
+        let facts = config::facts(&read_config(model)?);
+        rewrite::space_of(&checkpoint, &selected(step.params, &checkpoint, &facts)?).map(Some)
+    }
+
     fn run(&self, step: &Step<'_>, out: &mut Output) -> Result<Report, StepError> {
         let model = step.input("model")?;
         let checkpoint = weights::open(model)?;
@@ -140,11 +147,8 @@ impl Kind for Quant {
             let what = format!("the input `model` is quantised already: {CONFIG} has {at}");
             return Err(StepError::invalid(what, "quantise the checkpoint that it was made from"));
         }
-        let tensors: Vec<Tensor<'_>> =
-            checkpoint.tensors().map(|(_, t)| Tensor { name: &t.name, dtype: t.dtype, shape: &t.shape }).collect();
-        let wanted = |key| patterns(step.params, key).map_err(|e| StepError::Invalid { what: e.what, hint: e.hint });
-        let (ignore, drop) = (wanted("ignore")?, wanted("drop")?);
-        let selection = select(&tensors, &facts, &ignore, &drop)?;
+        let drop = wanted(step.params, "drop")?;
+        let selection = selected(step.params, &checkpoint, &facts)?;
 
         out.keep_all(model);
         let mut rewriter = Rewriter::new(step, model, &checkpoint, &selection);
@@ -204,6 +208,17 @@ impl Kind for Quant {
         }
         Ok(Report { verdict: None, notes, facts })
     }
+}
+
+/// What is quantised, left plain and dropped.
+fn selected(params: &Params, checkpoint: &Checkpoint, facts: &config::Facts) -> Result<Selection, StepError> {
+    let tensors: Vec<Tensor<'_>> =
+        checkpoint.tensors().map(|(_, t)| Tensor { name: &t.name, dtype: t.dtype, shape: &t.shape }).collect();
+    select(&tensors, facts, &wanted(params, "ignore")?, &wanted(params, "drop")?)
+}
+
+fn wanted(params: &Params, key: &str) -> Result<Vec<Pattern>, StepError> {
+    patterns(params, key).map_err(|e| StepError::Invalid { what: e.what, hint: e.hint })
 }
 
 /// Patterns of a key, none where it is not there.

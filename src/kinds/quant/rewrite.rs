@@ -15,7 +15,7 @@ use super::round::Float;
 use super::select::{Selection, Weight};
 use crate::digest::Digest;
 use crate::kinds::weights::write::with_format;
-use crate::kinds::{Input, Output, Step, StepError};
+use crate::kinds::{Input, Output, Space, Step, StepError};
 use crate::model::path::RelPath;
 use crate::tensors::checkpoint::{Checkpoint, Shard};
 use crate::tensors::dtype::Dtype;
@@ -96,21 +96,12 @@ impl<'a> Rewriter<'a> {
         if !touched(shard, self.selection) {
             return Ok(Fate::Kept);
         }
-        let (mut kept, mut weights) = (Vec::new(), Vec::new());
-        for t in &shard.table.tensors {
-            match self.selection.quantised.get(&t.name) {
-                Some(w) => weights.push((t, w)),
-                None if self.selection.dropped.contains(&t.name) => {}
-                None => kept.push(t),
-            }
-        }
+        let (kept, weights) = sorted(shard, self.selection);
         if kept.is_empty() && weights.is_empty() {
             out.drop(path);
             return Ok(Fate::LeftOut);
         }
-        let placement = Placement::Rewritten { file_len: shard.file.size, data_start: shard.table.data_start };
-        let (layout, parts) = lay_out(shard, &kept, &weights, placement)
-            .map_err(|e| StepError::invalid(format!("{}: {e}", shard.file.name), ""))?;
+        let (layout, parts) = lay_out(shard, &kept, &weights)?;
         let specs = layout
             .tensors()
             .iter()
@@ -272,7 +263,45 @@ fn touched(shard: &Shard, selection: &Selection) -> bool {
     shard.table.tensors.iter().any(changes)
 }
 
+/// How much room the shards need that are written again.
+pub fn space_of(checkpoint: &Checkpoint, selection: &Selection) -> Result<Space, StepError> {
+    let touched = checkpoint.shards.iter().filter(|s| touched(s, selection));
+    let space = |shard| {
+        let (kept, weights) = sorted(shard, selection);
+        if kept.is_empty() && weights.is_empty() {
+            return Ok(Space::default());
+        }
+        let (layout, _) = lay_out(shard, &kept, &weights)?;
+        Ok(Space::of_file(layout.file_len(), kept.iter().map(|t| t.len()).sum()))
+    };
+    touched.map(space).sum()
+}
+
+/// The tensors of a shard that are passed through, and those that are quantised.
+type Sorted<'s, 'w> = (Vec<&'s TensorEntry>, Vec<(&'s TensorEntry, &'w Weight)>);
+
+fn sorted<'s, 'w>(shard: &'s Shard, selection: &'w Selection) -> Sorted<'s, 'w> {
+    let (mut kept, mut weights) = (Vec::new(), Vec::new());
+    for t in &shard.table.tensors {
+        match selection.quantised.get(&t.name) {
+            Some(w) => weights.push((t, w)),
+            None if selection.dropped.contains(&t.name) => {}
+            None => kept.push(t),
+        }
+    }
+    (kept, weights)
+}
+
 fn lay_out<'t>(
+    shard: &Shard,
+    kept: &[&'t TensorEntry],
+    weights: &[(&TensorEntry, &Weight)],
+) -> Result<(ShardLayout, Vec<Part<'t>>), StepError> {
+    let placement = Placement::Rewritten { file_len: shard.file.size, data_start: shard.table.data_start };
+    place(shard, kept, weights, placement).map_err(|e| StepError::invalid(format!("{}: {e}", shard.file.name), ""))
+}
+
+fn place<'t>(
     shard: &Shard,
     kept: &[&'t TensorEntry],
     weights: &[(&TensorEntry, &Weight)],

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::ops::ControlFlow;
 
 use crate::digest::BlobId;
-use crate::kinds::{Input, InputFiles, Output, Step, StepError};
+use crate::kinds::{Input, InputFiles, Output, Space, Step, StepError};
 use crate::model::path::RelPath;
 use crate::tensors::checkpoint::{Checkpoint, Shard};
 use crate::tensors::dtype::elements;
@@ -141,14 +141,13 @@ pub fn put_shards(
     Ok(())
 }
 
-fn put_shard(
-    step: &Step<'_>,
-    out: &mut Output,
-    path: &RelPath,
-    shard: &Planned<'_>,
-    before: u64,
-    total: u64,
-) -> Result<(), StepError> {
+/// How much room these shards need.
+pub fn space_of(shards: &[Planned<'_>]) -> Result<Space, StepError> {
+    let written = shards.iter().filter(|s| !s.kept);
+    written.map(|s| Ok(Space::of_file(layout_of(s)?.file_len(), s.tensors.iter().map(|t| t.entry.len()).sum()))).sum()
+}
+
+fn layout_of(shard: &Planned<'_>) -> Result<ShardLayout, StepError> {
     let specs = shard.tensors.iter().map(|t| TensorSpec {
         name: t.name.to_owned(),
         dtype: t.entry.dtype,
@@ -158,8 +157,19 @@ fn put_shard(
         None => Placement::New,
         Some(old) => Placement::Rewritten { file_len: old.file.size, data_start: old.table.data_start },
     };
-    let layout = ShardLayout::new(Some(&shard.metadata), specs.collect(), placement)
-        .map_err(|e| StepError::invalid(format!("{path}: {e}"), ""))?;
+    ShardLayout::new(Some(&shard.metadata), specs.collect(), placement)
+        .map_err(|e| StepError::invalid(format!("{}: {e}", shard.file), ""))
+}
+
+fn put_shard(
+    step: &Step<'_>,
+    out: &mut Output,
+    path: &RelPath,
+    shard: &Planned<'_>,
+    before: u64,
+    total: u64,
+) -> Result<(), StepError> {
+    let layout = layout_of(shard)?;
     // Named with its size: where the disk is full, that is what has to fit.
     let shown = format!("{path} ({} bytes)", layout.file_len());
 
