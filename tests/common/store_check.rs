@@ -94,7 +94,7 @@ pub fn check_runs(store: &Path, what: &str) {
                 stored.set_extension("x");
             }
             let known = fs::read_to_string(at("refs", blob.0)).unwrap_or_default();
-            assert!(right(&stored, blob.0) || known.contains("\"places\":[{"), "{names} {path}, which is nowhere");
+            assert!(right(&stored, blob.0) || known.contains("\"looked_ns\""), "{names} {path}, which is nowhere");
         }
     }
 }

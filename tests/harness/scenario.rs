@@ -12,15 +12,17 @@ pub struct Scenario {
     pub prepare: fn(&Project),
     /// The command line.
     pub command: &'static [&'static str],
+    /// What is looked at, and made fit, before the same command is run again.
+    pub before_again: fn(&Project),
     /// What must hold at the end besides what always must.
     pub holds: fn(&Project),
 }
 
 /// Commands that must find nothing wrong once a scenario has gone on.
-pub const CLEAN: &[&[&str]] = &[];
+pub const CLEAN: &[&[&str]] = &[&["verify", "--json"]];
 
 const fn of(name: &'static str, prepare: fn(&Project), command: &'static [&'static str]) -> Scenario {
-    Scenario { name, prepare, command, holds: |_| () }
+    Scenario { name, prepare, command, before_again: |_| (), holds: |_| () }
 }
 
 /// All of them.
@@ -38,46 +40,70 @@ const ALL: &[Scenario] = &[
     of("a check", |p| built(p, "edit"), &["build", "check"]),
     of("a seat", |p| built(p, "check"), &["build", "seat"]),
     Scenario {
-        name: "a rebuild after a change",
-        prepare: |p| {
-            p.build();
-            p.edit("calib.jsonl", "row 1", "row one");
-            // What views link to stays: the view of an old tree would show the new bytes.
-            p.edit("graph.toml", "\"/edited\" = true", "\"/edited\" = 2");
-        },
-        command: &["build"],
         holds: |p| assert!(p.read("out/edit/config.json").contains("\"edited\": 2")),
+        ..of("a rebuild after a change", edited, &["build"])
     },
     of("update", changed, &["update"]),
     Scenario {
-        name: "a view",
-        prepare: |p| {
-            p.build();
-            fs::remove_dir_all(p.path("store/artifacts")).unwrap();
-        },
-        command: &["path", "seat"],
         holds: |p| assert!(p.node_path("seat").join("compose.yaml").is_file()),
+        ..of("a view", without_views, &["path", "seat"])
     },
     Scenario {
-        name: "a pin",
-        prepare: |p| drop(p.build()),
-        command: &["pin", "step"],
         holds: |p| assert!(p.read("graph.lock").contains("node = \"step\"")),
+        ..of("a pin", all_built, &["pin", "step"])
     },
-    of("an export", |p| drop(p.build()), &["export", "edit", "--archive", "closure"]),
-    of("an export as a folder", |p| drop(p.build()), &["export", "edit", "folder"]),
+    of("verify", all_built, &["verify"]),
+    Scenario { before_again: whole_folder, ..of("an export", all_built, &["export", "seat", "exported"]) },
     Scenario {
-        name: "an import",
-        prepare: |p| {
-            p.build();
-            let r = p.run(&["export", "edit", "--archive", "closure", "--with-inputs"]);
-            assert_eq!(r.code, Some(0), "{}", r.stderr);
-            fs::remove_dir_all(p.path("store")).unwrap();
-        },
-        command: &["import", "closure"],
+        before_again: whole_archive,
+        ..of("an archive", all_built, &["export", "--archive", "exported.tar.zst", "--with-inputs", "seat", "step"])
+    },
+    Scenario {
         holds: |p| assert!(p.node_path("edit").join("config.json").is_file()),
+        ..of("an import", archived, &["import", "exported.tar.zst"])
     },
 ];
+
+fn all_built(p: &Project) {
+    p.build();
+}
+
+fn edited(p: &Project) {
+    p.build();
+    p.edit("calib.jsonl", "row 1", "row one");
+    // What views link to stays: the view of an old tree would show the new bytes.
+    p.edit("graph.toml", "\"/edited\" = true", "\"/edited\" = 2");
+}
+
+fn without_views(p: &Project) {
+    p.build();
+    fs::remove_dir_all(p.path("store/artifacts")).unwrap();
+}
+
+// What is there under its name is whole.
+fn whole_folder(p: &Project) {
+    if p.path("exported").exists() {
+        let r = p.run(&["verify", "exported", "--against", "seat"]);
+        assert_eq!(r.code, Some(0), "{}", r.stderr);
+        fs::remove_dir_all(p.path("exported")).unwrap();
+    }
+}
+
+fn whole_archive(p: &Project) {
+    if p.path("exported.tar.zst").exists() {
+        let r = p.run(&["import", "exported.tar.zst", "--store", "other"]);
+        assert_eq!(r.code, Some(0), "{}", r.stderr);
+        fs::remove_dir_all(p.path("other")).unwrap();
+        fs::remove_file(p.path("exported.tar.zst")).unwrap();
+    }
+}
+
+fn archived(p: &Project) {
+    p.build();
+    let r = p.run(&["export", "--archive", "exported.tar.zst", "--with-inputs", "seat", "step"]);
+    assert_eq!(r.code, Some(0), "{}", r.stderr);
+    fs::remove_dir_all(p.path("store")).unwrap();
+}
 
 fn built(p: &Project, node: &str) {
     let r = p.run(&["build", node]);
