@@ -6,9 +6,9 @@ use super::spec::{JsonEdits, Place, Spec};
 use crate::digest::Digest;
 use crate::jsonedit::{Document, JsonError, Parents, Pointer};
 use crate::kinds::paths::PathGlob;
-use crate::kinds::{Output, Report, Step, StepError};
+use crate::kinds::{Output, Report, Space, Step, StepError};
 use crate::model::path::RelPath;
-use crate::model::tree::Entry;
+use crate::model::tree::{Entry, Tree};
 use crate::near::did_you_mean;
 use crate::tensors::checkpoint::is_shard_name;
 use crate::tensors::index::INDEX_NAME;
@@ -64,6 +64,17 @@ pub(super) fn run(spec: &Spec, step: &Step<'_>, out: &mut Output) -> Result<Repo
     }
     stage.check_weights()?;
     stage.finish(out)
+}
+
+/// The size of the files that are written again, where nothing is taken out of them.
+pub(super) fn space(spec: &Spec, model: &Tree) -> Space {
+    let grown = spec.files.iter().filter(|(_, edits)| edits.remove.is_empty());
+    let size = |path: &RelPath| match model.get(path) {
+        // A value may get shorter, too, but not many of them in one file.
+        Some(Entry::File { size, .. }) => *size / 2,
+        _ => 0,
+    };
+    Space::of_writes(grown.map(|(path, _)| size(path)).sum())
 }
 
 impl Stage<'_> {

@@ -11,7 +11,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-use crate::kinds::{KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Step, StepError};
+use crate::kinds::{KeySpec, KeyType, Kind, Output, ParamError, Params, Report, Space, Step, StepError};
 use spec::Spec;
 
 /// The kind `edit`.
@@ -65,6 +65,12 @@ impl Kind for Edit {
 
     fn check(&self, params: &Params, aliases: &[&str]) -> Result<(), ParamError> {
         Spec::parse(params, aliases).map(|_| ())
+    }
+
+    fn space(&self, step: &Step<'_>) -> Result<Option<Space>, StepError> {
+        let aliases: Vec<&str> = step.inputs.keys().map(String::as_str).collect();
+        let Ok(spec) = Spec::parse(step.params, &aliases) else { return Ok(None) };
+        Ok(Some(apply::space(&spec, &step.input("model")?.tree)))
     }
 
     fn run(&self, step: &Step<'_>, out: &mut Output) -> Result<Report, StepError> {
