@@ -34,7 +34,7 @@ fn project() -> Project {
 #[test]
 fn json_is_one_object_on_stdout_and_all_else_is_on_stderr() {
     let p = project();
-    let commands: [&[&str]; 11] = [
+    let commands: [&[&str]; 14] = [
         &["plan"],
         &["build"],
         &["status"],
@@ -46,6 +46,9 @@ fn json_is_one_object_on_stdout_and_all_else_is_on_stderr() {
         &["pin", "slim"],
         &["graph"],
         &["doctor"],
+        &["gc"],
+        &["gc", "--explain", "slim"],
+        &["roots"],
     ];
     for args in commands {
         let ran = p.run(&[args, &["--json"]].concat());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::cli::examples;
+use crate::cli::{examples, gc};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -77,6 +77,13 @@ pub(crate) enum Command {
     Update(Update),
     /// Fix which of several trees of a node is used.
     Pin(Pin),
+    /// Free the bytes of trees that nobody holds.
+    ///
+    /// A project holds the newest five generations of each node, and what its sources were; pins, links in `out/` and
+    /// elsewhere, seats and running builds hold their trees. Recipes, records, listings and logs stay in any case.
+    Gc(Gc),
+    /// Show who holds what in the store.
+    Roots(Roots),
     /// Draw the graph with the state of every node.
     Graph(Draw),
     /// Look at what of this machine works for graftwerk, what does not, and how to mend it.
@@ -100,6 +107,36 @@ pub(crate) enum Command {
     /// Right bytes come from the other blob of the same bytes, sources, views, other stores, the graph's own plan. What is
     /// damaged goes to the store's quarantine/, and is never deleted.
     Repair(Repair),
+}
+
+/// `gc`.
+#[derive(Debug, Args)]
+#[command(after_help = examples::GC)]
+pub(crate) struct Gc {
+    /// Say what would be freed, and free nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Free only what was made longer ago than this: `30d`, `12h`.
+    #[arg(long, value_name = "AGE", value_parser = gc::duration)]
+    pub(crate) older_than: Option<f64>,
+    /// Let only the newest N generations of each node hold their trees; without it, the five that are kept.
+    #[arg(long, value_name = "N")]
+    pub(crate) keep: Option<NonZeroUsize>,
+    /// Free only until the store's files fit: `200G`, `1.5TiB`. What is cheapest to make again per byte goes first.
+    #[arg(long, value_name = "SIZE", value_parser = gc::size)]
+    pub(crate) max_size: Option<u64>,
+    /// Say what keeps a node's trees, a tree, a blob, or what a path is part of, and free nothing.
+    #[arg(long, value_name = "ID|NODE|PATH", conflicts_with_all = ["dry_run", "older_than", "keep", "max_size"])]
+    pub(crate) explain: Option<String>,
+}
+
+/// `roots`.
+#[derive(Debug, Args)]
+#[command(after_help = examples::ROOTS)]
+pub(crate) struct Roots {
+    /// Let go of a project, by its graph or folder, or of a registered link: what it held is held by it no more.
+    #[arg(long, value_name = "PROJECT|LINK")]
+    pub(crate) forget: Option<PathBuf>,
 }
 
 /// How a step may run.

@@ -60,3 +60,15 @@ pub(crate) const IMPORT: &str = "\
 Examples:
   graftwerk import quant-a.tar.zst
   graftwerk import quant-a.tar.zst --store /data/store";
+
+pub(super) const GC: &str = "\
+Examples:
+  graftwerk gc --dry-run                  what would be freed, and what it takes to make it again
+  graftwerk gc --older-than 30d           only what was made longer ago
+  graftwerk gc --keep 1 --max-size 200G   down to 200 GiB, but the newest of each node stay
+  graftwerk gc --explain quant-a          what keeps it";
+
+pub(super) const ROOTS: &str = "\
+Examples:
+  graftwerk roots                         every project, link, seat and running process
+  graftwerk roots --forget ../old-project lets go of a project that is gone";

@@ -11,6 +11,7 @@ mod doctor;
 mod examples;
 mod exit;
 mod export;
+mod gc;
 mod graph;
 mod import;
 mod init;
@@ -20,6 +21,7 @@ mod path;
 mod pin;
 mod plan;
 mod repair;
+mod roots;
 mod schema;
 mod screen;
 mod shell;
@@ -60,6 +62,8 @@ pub fn main() -> ExitCode {
         Command::Path(a) => path::run(&shell, a),
         Command::Update(a) => update::run(&shell, a),
         Command::Pin(a) => pin::run(&shell, a),
+        Command::Gc(a) => gc::run(&shell, a),
+        Command::Roots(a) => roots::run(&shell, a),
         Command::Graph(a) => graph::run(&shell, a),
         Command::Doctor => doctor::run(&shell),
         Command::Schema => schema::run(&shell),

@@ -104,6 +104,11 @@ impl Shell {
         diagnostics::line(&e.to_string(), Some(&e.hint()), self.terminal.err)
     }
 
+    /// Tells of something that is wrong beside the answer.
+    pub(crate) fn error(&self, error: &str, hint: Option<&str>) {
+        self.terminal.say(&diagnostics::line(error, hint, self.terminal.err));
+    }
+
     /// Tells of sources that can't be taken.
     pub(crate) fn source_errors<'e>(&self, errors: impl IntoIterator<Item = (&'e str, Option<&'e str>)>) {
         for (error, hint) in errors {

@@ -21,6 +21,9 @@ fn text(shown: &Shown) -> String {
     if let Some(path) = &shown.path {
         s.push_str(&format!("path {}\n", path.display()));
     }
+    if let Some(when) = &shown.collected {
+        s.push_str(&format!("its bytes were freed by gc at {when}\n"));
+    }
     if let Some(recipe) = &shown.recipe {
         s.push_str(&format!("\nrecipe {recipe}\n"));
     }

@@ -41,6 +41,22 @@ pub(crate) fn seconds(s: f64) -> String {
     }
 }
 
+/// An age in its largest unit: `45 s`, `12 min`, `5 h`, `30 d`.
+pub(crate) fn age(s: f64) -> String {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "casts saturate, and what is no number becomes 0"
+    )]
+    let s = s as u64;
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min", s / 60),
+        3600..172_800 => format!("{} h", s / 3600),
+        _ => format!("{} d", s / 86_400),
+    }
+}
+
 /// `1 step`, `2 steps`.
 pub(crate) fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })

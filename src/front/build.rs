@@ -11,6 +11,7 @@ use crate::front::report::{BuildReport, ErrorReport, PlanReport, PlanStep, StepR
 use crate::front::waits::Waits;
 use crate::front::{Looking, Project, Sources};
 use crate::fsx;
+use crate::graph::Lock;
 use crate::plan::{Machine, State};
 use crate::sched::{self, Event, Events};
 use crate::store::StoreError;
@@ -108,6 +109,7 @@ impl Project {
         let mut roots = self.roots()?;
         roots.project.clone_from(&self.root);
         roots.graph.clone_from(&self.graph_path);
+        roots.pins = Lock::read(&self.lock_path)?.pins.iter().map(|(recipe, pin)| (*recipe, pin.tree)).collect();
         for (name, state) in &sources.states {
             if let Ok((tree, _)) = state {
                 roots.enter_source(name.as_str(), *tree);

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use crate::audit::archive::ArchiveError;
+use crate::audit::hold::HoldError;
 use crate::graph::lock::{Drift, LockError};
 use crate::graph::{Diagnostics, SelectError};
 use crate::store::StoreError;
+use crate::store::survey::Damage;
 
 /// An error of a command.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +76,12 @@ pub enum FrontError {
         /// What to do.
         hint: Option<String>,
     },
+    /// What is damaged must be known to say what nobody needs: nothing was deleted.
+    #[error("nothing was deleted, because the store is damaged: {}", damages(damage))]
+    Unsafe {
+        /// The damage.
+        damage: Vec<Damage>,
+    },
     /// The user stopped it.
     #[error("stopped")]
     Interrupted,
@@ -109,6 +117,7 @@ impl FrontError {
             | FrontError::Archive(ArchiveError::Bad { .. } | ArchiveError::Exists { .. }) => 2,
             FrontError::Store(StoreError::Cancelled) | FrontError::Interrupted => 130,
             FrontError::Store(e) if e.is_damage() => 3,
+            FrontError::Unsafe { .. } => 3,
             FrontError::Store(_)
             | FrontError::Archive(_)
             | FrontError::NotBuilt { .. }
@@ -135,11 +144,30 @@ impl FrontError {
                 Some(format!("`graftwerk build {first}` says what is wrong there"))
             }
             FrontError::Argument { hint, .. } => hint.clone(),
+            FrontError::Unsafe { .. } => Some("`graftwerk repair` mends what can be mended".to_owned()),
             FrontError::Graph(_)
             | FrontError::Lock(_)
             | FrontError::NoArchive { .. }
             | FrontError::Interrupted
             | FrontError::Runtime(_) => None,
+        }
+    }
+}
+
+// A few of them: the first shows where to look, and `verify` lists all.
+fn damages(damage: &[Damage]) -> String {
+    let some: Vec<String> = damage.iter().take(5).map(|d| format!("{} {}", d.path.display(), d.what)).collect();
+    let more = damage.len().saturating_sub(some.len());
+    some.join("; ") + &if more > 0 { format!("; and {more} more") } else { String::new() }
+}
+
+impl From<HoldError> for FrontError {
+    fn from(e: HoldError) -> Self {
+        match e {
+            HoldError::Store(e) => FrontError::Store(e),
+            HoldError::Damaged(damage) => FrontError::Unsafe { damage },
+            HoldError::Graph(e) => FrontError::Graph(e),
+            HoldError::Lock(e) => FrontError::Lock(e),
         }
     }
 }

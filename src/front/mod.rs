@@ -7,6 +7,8 @@ mod build;
 mod doctor;
 mod draw;
 mod error;
+mod gc;
+mod held;
 mod init;
 mod query;
 mod repair;
@@ -26,6 +28,8 @@ pub use build::BuildOptions;
 pub use doctor::{Diagnosis, Finding, Health, doctor};
 pub use draw::{Drawing, DrawnEdge, DrawnNode};
 pub use error::{FrontError, Result};
+pub use gc::{FreedTree, GcOptions, GcReport};
+pub use held::{Explained, ExplainedTree, GenerationReport, HoldReport, ProjectRoots, RootsReport};
 pub use init::{Starter, init};
 pub use query::{LogText, PinReport, Shown, Why};
 pub use repair::{RepairOptions, repair};
@@ -223,19 +227,23 @@ impl Project {
             return Ok(None);
         }
         let path = self.store.project_lock(&self.graph_path);
+        self.turn(&path, "the project's files", "its turn to write the project's roots and graph.lock", waits).map(Some)
+    }
+
+    // Takes a lock that everybody else holds for a moment; a wait is told only where it is long.
+    pub(crate) fn turn(&self, path: &Path, what: &str, why: &str, waits: &Waits<'_>) -> Result<FileLock> {
         let holder = RefCell::new(None);
         let told = Cell::new(false);
         let begun = Instant::now();
-        // Everybody else holds it for a moment: a wait is told only where it is long.
         let look = || {
             if begun.elapsed() > LONG_WAIT && !told.replace(true) {
-                waits.tell(holder.borrow().as_ref(), "its turn to write the project's roots and graph.lock");
+                waits.tell(holder.borrow().as_ref(), why);
             }
             waits.cancelled()
         };
         let mut busy = |now: Option<&Holder>| *holder.borrow_mut() = now.cloned();
-        let held = fsx::lock::lock(&path, "the project's files", true, &mut busy, &look);
-        held.map_err(StoreError::from)?.map(Some).ok_or(FrontError::Interrupted)
+        let held = fsx::lock::lock(path, what, true, &mut busy, &look);
+        held.map_err(StoreError::from)?.ok_or(FrontError::Interrupted)
     }
 
     pub(crate) fn machine<'a>(

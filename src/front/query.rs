@@ -64,6 +64,9 @@ pub struct Shown {
     /// Where it can be opened.
     #[serde(serialize_with = "crate::fsx::optional_path_text")]
     pub path: Option<PathBuf>,
+    /// When its bytes were freed by `gc`, if they were and nobody made it since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collected: Option<String>,
 }
 
 /// What `log` answers.
@@ -156,6 +159,9 @@ impl Project {
             State::Known(_) | State::Present { .. } if run.and_then(RunRecord::verdict) == Some(false) => "failed",
             State::Known(_) | State::Present { .. } => "fresh",
             State::Needed | State::Ready | State::Running if n.reasons == [Reason::NeverBuilt] => "absent",
+            State::Needed | State::Ready | State::Running if matches!(n.reasons, [Reason::Collected { .. }]) => {
+                "collected"
+            }
             State::Needed | State::Ready | State::Running
                 if n.reasons.iter().any(|r| matches!(r, Reason::LastFailed { .. })) =>
             {
@@ -276,6 +282,7 @@ impl Project {
                 tree: None,
                 listing: None,
                 path: None,
+                collected: None,
             },
         };
         shown.what = "node";
@@ -288,6 +295,13 @@ impl Project {
         Ok(shown)
     }
 
+    // Every run that made a tree. Looks through all records: for a question about one tree.
+    fn runs_of(&self, tree: TreeId) -> Result<Vec<RunRecord>> {
+        let mut runs = self.store.plain().survey_of_runs()?;
+        runs.retain(|r| r.tree() == Some(tree));
+        Ok(runs)
+    }
+
     fn show_recipe(&self, name: &str, recipe: RecipeId) -> Result<Shown> {
         Ok(Shown {
             name: name.to_owned(),
@@ -298,6 +312,7 @@ impl Project {
             tree: None,
             listing: None,
             path: None,
+            collected: None,
         })
     }
 
@@ -312,6 +327,7 @@ impl Project {
             tree: None,
             listing: None,
             path: None,
+            collected: None,
         };
         Ok(match what {
             "recipe" => self.show_recipe(text, RecipeId(digest))?,
@@ -319,7 +335,12 @@ impl Project {
                 let id = TreeId(digest);
                 let listing = self.store.tree(id)?.map(|t| t.to_text());
                 let path = Some(self.store.view_path(id)).filter(|p| p.is_dir());
-                Shown { tree: Some(id), listing, path, ..blank }
+                // Only then are all records worth a look.
+                let collected = match self.store.collected(id, []) {
+                    Some(_) => self.store.collected(id, &self.runs_of(id)?),
+                    None => None,
+                };
+                Shown { tree: Some(id), listing, path, collected, ..blank }
             }
             _ => {
                 let path = self.store.presence(BlobId(digest), false)?.path().map(PathBuf::from);

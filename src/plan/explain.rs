@@ -2,7 +2,7 @@
 
 use crate::digest::TreeId;
 use crate::model::recipe::{Change, Class, explain};
-use crate::model::run;
+use crate::model::run::{self, RunRecord};
 use crate::model::tree::{Entry, Tree};
 use crate::plan::machine::{Machine, Outcome};
 use crate::plan::prepare::Prepared;
@@ -16,16 +16,20 @@ impl Machine<'_> {
         p: &Prepared,
         missing: Vec<String>,
         pin: Option<TreeId>,
-        found: bool,
+        found: Option<&RunRecord>,
     ) -> Outcome<Vec<Reason>> {
         let store = &self.setting.store;
         let mut reasons = Vec::new();
+        let runs = store.runs(p.recipe.id)?;
         if !missing.is_empty() {
-            reasons.push(Reason::OutputMissing { paths: missing });
+            let collected = found.and_then(RunRecord::tree).and_then(|tree| store.collected(tree, &runs));
+            reasons.push(match collected {
+                Some(when) => Reason::Collected { when },
+                None => Reason::OutputMissing { paths: missing },
+            });
             return Ok(reasons);
         }
-        let runs = store.runs(p.recipe.id)?;
-        if let (Some(pin), false) = (pin, found)
+        if let (Some(pin), None) = (pin, found)
             && runs.iter().any(|r| r.tree().is_some())
         {
             reasons.push(Reason::PinMissing { tree: pin.to_string() });

@@ -411,7 +411,7 @@ impl<'a> Machine<'a> {
                 return Ok(());
             }
         }
-        self.nodes[id].reasons = self.reasons(id, &p, missing, pin, found.is_some())?;
+        self.nodes[id].reasons = self.reasons(id, &p, missing, pin, found.as_ref())?;
         let mut all_present = true;
         for a in self.nodes[id].above.clone() {
             let above = &mut self.nodes[a];

@@ -22,6 +22,11 @@ pub enum Reason {
         /// Their paths.
         paths: Vec<String>,
     },
+    /// The recipe was built, and its bytes were freed since.
+    Collected {
+        /// When, RFC 3339.
+        when: String,
+    },
     /// The last attempt at this recipe failed.
     LastFailed {
         /// With this error.
@@ -64,6 +69,13 @@ impl std::fmt::Display for Reason {
             }
             Reason::OutputMissing { paths } => {
                 write!(f, "its output is damaged or missing: {}", paths.join(", "))
+            }
+            Reason::Collected { when } => {
+                write!(
+                    f,
+                    "its bytes were freed by gc at {}Z",
+                    when.split('.').next().unwrap_or(when).trim_end_matches('Z')
+                )
             }
             Reason::LastFailed { error } => write!(f, "the last attempt failed: {error}"),
             Reason::WeakerIsolation { had } => write!(f, "it was built with weaker isolation ({had})"),
@@ -110,6 +122,10 @@ impl Serialize for Reason {
             Reason::OutputMissing { paths } => {
                 m.serialize_entry("reason", "output_missing")?;
                 m.serialize_entry("paths", paths)?;
+            }
+            Reason::Collected { when } => {
+                m.serialize_entry("reason", "collected")?;
+                m.serialize_entry("when", when)?;
             }
             Reason::LastFailed { error } => {
                 m.serialize_entry("reason", "last_failed")?;

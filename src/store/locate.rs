@@ -41,7 +41,6 @@ impl Store {
             Some(t) if hashed.blob == blob => {
                 let mut c = self.commit();
                 self.objects.put_table(blob, &t, &mut c)?;
-                self.flush(&mut c)?;
                 Ok(t)
             }
             _ => Err(StoreError::SourceChanged { path: path.to_owned() }),
@@ -67,38 +66,6 @@ impl InputFiles for Store {
             Ok(t) => Ok(Some(Arc::new(t))),
             Err(e @ StoreError::Source { .. }) => Err(io::Error::new(io::ErrorKind::InvalidData, e.to_string())),
             Err(e) => Err(io_error(e)),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::{ScanOptions, SourceForm};
-    use crate::tensors::testing::{Made, shard};
-
-    #[test]
-    fn a_lost_table_of_a_source_is_made_again_and_kept() {
-        let t = tempfile::tempdir().unwrap();
-        let source = t.path().join("model");
-        std::fs::create_dir(&source).unwrap();
-        let bytes = shard(None, &[Made::new("w", "F32", &[1], &[0; 4])]);
-        std::fs::write(source.join("model.safetensors"), bytes).unwrap();
-        let store = Store::open(&t.path().join("store")).unwrap();
-        let options =
-            ScanOptions { check_content: false, hides: &|_, _| false, progress: &|_, _| {}, cancelled: &|| false };
-        let found = store.scan(&source, SourceForm::Checkpoint, &options).unwrap();
-        store.flush_scanned().unwrap();
-        let (_, blob, _, _) = found.tree.files().next().unwrap();
-        let path = crate::store::objects::sharded(&store.dir().join("tensors"), &blob.0);
-        let table = std::fs::read(&path).unwrap();
-        for spoil in [None, Some("garbage")] {
-            std::fs::remove_file(&path).unwrap();
-            if let Some(text) = spoil {
-                std::fs::write(&path, text).unwrap();
-            }
-            assert_eq!(store.table_of(blob).unwrap().tensors.len(), 1);
-            assert_eq!(std::fs::read(&path).unwrap(), table);
         }
     }
 }

@@ -26,6 +26,7 @@ pub mod error;
 pub mod holds;
 mod index;
 pub(crate) mod intake;
+pub mod links;
 mod locate;
 mod objects;
 pub mod plain;
@@ -38,10 +39,11 @@ mod sealed;
 mod session;
 pub mod source;
 pub mod survey;
+pub mod sweep;
 mod version;
 mod views;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -51,7 +53,7 @@ pub use publish::{Published, collect};
 pub use source::{ScanOptions, Scanned, SourceForm};
 pub use version::VERSION;
 
-use crate::digest::{BlobId, RecipeId, TreeId};
+use crate::digest::{BlobId, Digest, RecipeId, TreeId};
 use crate::fsx::lock::FileLock;
 use crate::fsx::{self, Placed};
 use crate::model::recipe::Recipe;
@@ -72,6 +74,8 @@ pub struct Store {
     // Blobs that this process has found to be right: looked at once a session.
     right: Mutex<HashSet<(BlobId, bool)>>,
     notes: objects::Notes,
+    // What collectors took, by their logs.
+    collected: std::sync::OnceLock<HashMap<TreeId, String>>,
     // Listings of sources that were placed and are not flushed yet.
     scanned: Mutex<Commit>,
 }
@@ -108,6 +112,7 @@ impl Store {
             index,
             right: Mutex::default(),
             notes,
+            collected: std::sync::OnceLock::new(),
             dir,
         }))
     }
@@ -168,6 +173,28 @@ impl Store {
     /// A kept tree; `None` where it is not known.
     pub fn tree(&self, id: TreeId) -> Result<Option<Tree>> {
         self.objects.tree(id)
+    }
+
+    /// Whether a listing of this name is there; it was not read.
+    pub fn knows_tree(&self, id: TreeId) -> bool {
+        objects::sharded(&self.dir.join("trees"), &id.0).is_file()
+    }
+
+    /// The trees whose listing is there now and was not when the survey was made.
+    pub fn listed_since(&self, survey: &survey::Survey) -> Result<Vec<Tree>> {
+        let mut new = Vec::new();
+        for shard in fsx::names(&self.dir.join("trees"))? {
+            for name in fsx::names(&self.dir.join("trees").join(&shard))? {
+                let Ok(digest) = Digest::from_hex(&format!("{}{}", shard.to_string_lossy(), name.to_string_lossy()))
+                else {
+                    continue;
+                };
+                if !survey.trees.contains_key(&TreeId(digest)) {
+                    new.extend(self.tree(TreeId(digest))?);
+                }
+            }
+        }
+        Ok(new)
     }
 
     /// Keeps a recipe's text.

@@ -209,7 +209,10 @@ impl Plain {
         if prefix.len() < 4 || !prefix.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Ok(hits);
         }
-        for (what, folder) in [("recipe", "recipes"), ("tree", "trees"), ("blob", "blobs"), ("blob", "refs")] {
+        // A table outlives its blob.
+        let folders =
+            [("recipe", "recipes"), ("tree", "trees"), ("blob", "blobs"), ("blob", "refs"), ("blob", "tensors")];
+        for (what, folder) in folders {
             let dir = self.dir.join(folder).join(&prefix[..2]);
             for name in fsx::names(&dir)? {
                 let hex = format!("{}{}", &prefix[..2], name.to_string_lossy().trim_end_matches(".x"));

@@ -42,6 +42,9 @@ pub struct Roots {
     /// Source → the trees it was, the newest first.
     #[serde(default)]
     pub sources: BTreeMap<String, Vec<TreeId>>,
+    /// What was pinned when the last build ended: graph.lock has the pins, but may lie where nobody can read it.
+    #[serde(default)]
+    pub pins: BTreeMap<RecipeId, TreeId>,
 }
 
 impl Roots {
@@ -68,7 +71,8 @@ impl Roots {
 }
 
 impl Plain {
-    fn project_key(&self, graph: &Path) -> String {
+    /// By what a graph file is known here.
+    pub fn project_key(&self, graph: &Path) -> String {
         use std::os::unix::ffi::OsStrExt as _;
         // Relative to the store where both lie in one project, so that a moved project finds its roots again.
         let project = self.dir.parent().unwrap_or(&self.dir);
@@ -100,6 +104,16 @@ impl Store {
     /// What was kept for this graph file (absolute path). Errors: Damaged; never read as empty.
     pub fn roots(&self, graph: &Path) -> Result<Roots> {
         self.plain().roots(graph)
+    }
+
+    /// Takes a file out of `roots/`: what it holds is held no more. Says whether it was there.
+    pub fn forget(&self, file: &str) -> Result<bool> {
+        self.must_write()?;
+        let path = self.dir.join("roots").join(file);
+        let there = path.symlink_metadata().is_ok();
+        fsx::remove_file(&path)?;
+        fsx::fsync(&self.dir.join("roots"))?;
+        Ok(there)
     }
 
     /// Keeps the roots of a graph file, if they are not those that are there.

@@ -18,6 +18,7 @@ use crate::model::run::RunRecord;
 use crate::model::tree::Tree;
 use crate::store::Store;
 use crate::store::error::Result;
+use crate::store::links::{self, HeldLink};
 use crate::store::objects::read_plain;
 use crate::store::plain::Plain;
 use crate::store::roots::Roots;
@@ -123,6 +124,8 @@ pub struct Survey {
     pub views: HashSet<TreeId>,
     /// What projects want kept, by file name in `roots/`.
     pub roots: BTreeMap<String, Roots>,
+    /// Links elsewhere that hold a tree, by file name in `roots/`.
+    pub links: BTreeMap<String, HeldLink>,
     /// What is not what its name or format says.
     pub damage: Vec<Damage>,
     /// Files and folders that have no business where they are.
@@ -327,6 +330,13 @@ impl Plain {
         Ok(())
     }
 
+    /// Every attempt whose record reads.
+    pub(crate) fn survey_of_runs(&self) -> Result<Vec<RunRecord>> {
+        let mut s = Survey::default();
+        self.survey_runs(&mut s)?;
+        Ok(s.runs.into_values().flatten().collect())
+    }
+
     fn survey_names(&self, s: &mut Survey) -> Result<()> {
         for (path, digest, rest) in self.named("tensors", &mut s.strangers)? {
             if rest.is_empty() {
@@ -354,7 +364,8 @@ impl Plain {
         Ok(())
     }
 
-    fn survey_roots(&self, s: &mut Survey) -> Result<()> {
+    /// Reads what is to be kept, and nothing else.
+    pub(crate) fn survey_roots(&self, s: &mut Survey) -> Result<()> {
         let top = self.dir.join("roots");
         for name in fsx::names(&top)? {
             let path = top.join(&name);
@@ -367,8 +378,14 @@ impl Plain {
                 }
                 Err(e) => return Err(e),
             };
-            match unseal::<Roots>(&bytes) {
-                Ok(roots) => drop(s.roots.insert(name.to_string_lossy().into_owned(), roots)),
+            let key = name.to_string_lossy().into_owned();
+            let read = if key.starts_with(links::PREFIX) {
+                unseal::<HeldLink>(&bytes).map(|link| drop(s.links.insert(key, link)))
+            } else {
+                unseal::<Roots>(&bytes).map(|roots| drop(s.roots.insert(key, roots)))
+            };
+            match read {
+                Ok(()) => {}
                 Err(what) => s.damage.push(Damage { path, part: Part::Roots, what }),
             }
         }
