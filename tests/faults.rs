@@ -8,11 +8,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use common::{Project, store_check};
+use common::{Project, files, store_check};
 
 const COPY: &str = "[source]\nm = { folder = \"m\" }\n[node.copy]\nkind = \"edit\"\ninputs.model = \"m\"\n\
                     set.\"c.json\" = { \"/n\" = 1 }\n";
@@ -330,4 +330,30 @@ fn nodes_with_one_recipe_that_fails_run_it_once_however_many_jobs_there_are() {
         let runs = fs::read_dir(p.path("store/runs")).unwrap().next().unwrap().unwrap().path();
         assert_eq!(fs::read_dir(runs).unwrap().count(), 1, "with {jobs} jobs");
     }
+}
+
+#[test]
+fn after_a_repair_no_artifact_opens_with_damaged_bytes() {
+    let p = Project::demo();
+    p.build();
+    let good = files(&p.path("out/model-a/"));
+    let shard = fs::read(p.path("out/model-a/model-00002-of-00002.safetensors")).unwrap();
+    let digest = graftwerk::digest::Digest::of(&shard).hex();
+    let blob = format!("store/blobs/{}/{}", &digest[..2], &digest[2..]);
+    fs::set_permissions(p.path(&blob), fs::Permissions::from_mode(0o644)).unwrap();
+    p.flip(&blob, shard.len() / 2);
+    let repaired = p.run(&["repair"]);
+    assert_eq!(repaired.code, Some(1), "its nodes are to be built again: {}", repaired.stdout);
+    for node in fs::read_dir(p.path("out")).unwrap() {
+        let shard = node.unwrap().path().join("model-00002-of-00002.safetensors");
+        if let Ok(bytes) = fs::read(&shard) {
+            let table = graftwerk::digest::Digest::of(&bytes).hex();
+            assert!(table != digest, "{} opens", shard.display());
+            let named = p.path(&format!("store/blobs/{}/{}", &table[..2], &table[2..])).is_file();
+            assert!(named || fs::symlink_metadata(&shard).unwrap().is_symlink(), "{} is damaged", shard.display());
+        }
+    }
+    p.build();
+    assert_eq!(p.run(&["verify"]).code, Some(0));
+    assert_eq!(files(&p.path("out/model-a/")), good);
 }

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 
 use crate::audit::repair::{Elsewhere, Outcome, Repair, Repaired, Way, plan, recovered};
 use crate::audit::verify::{self as audit, Finding, Looking, Subject, Verified};
+use crate::digest::{BlobId, TreeId};
 use crate::front::error::{FrontError, Result};
 use crate::front::verify::Place;
 use crate::front::{BuildOptions, Location, Looking as BuildLooking, Project};
 use crate::fsx;
 use crate::sched::{Event, Events};
 use crate::store::plain::{Plain, Version};
-use crate::store::survey::Part;
+use crate::store::survey::{Part, Survey};
 use crate::store::{Store, StoreError};
 
 /// How a store is repaired.
@@ -110,6 +111,9 @@ pub fn repair(
         }
         r.put_aside(plain)?;
         r.act(&store)?;
+        if let Subject::Blob(blob, _) = r.subject {
+            views_without(&store, &survey, blob)?;
+        }
     }
     if let Some(p) = &project {
         from_graph(p, &mut repairs, &mut done.notes, events, cancel)?;
@@ -124,6 +128,20 @@ pub fn repair(
     done.repairs.extend(repairs);
     done.close();
     Ok(done)
+}
+
+// A view has a blob by a second name of the same file, so what was set aside is still in it. It is made again, or goes
+// where it can't be: an artifact that does not open is better than one that opens with wrong bytes.
+fn views_without(store: &Store, survey: &Survey, blob: BlobId) -> Result<()> {
+    let holds = |id: &&TreeId| survey.trees.get(id).is_some_and(|t| t.files.iter().any(|f| f.0 == blob));
+    for id in survey.views.iter().filter(holds) {
+        let Some(tree) = store.tree(*id)? else { continue };
+        match store.view(*id, &tree) {
+            Err(StoreError::Gone { .. }) => store.drop_view(*id)?,
+            made => drop(made?),
+        }
+    }
+    Ok(())
 }
 
 fn damage(found: &Verified) -> Vec<Finding> {

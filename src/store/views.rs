@@ -33,13 +33,7 @@ impl Store {
                     return Ok(path);
                 }
                 self.must_write()?;
-                let aside = self.commit().temp_path();
-                match fsx::rename_over(&path, &aside) {
-                    // Another process was first.
-                    Err(e) if e.source.kind() == std::io::ErrorKind::NotFound => {}
-                    moved => moved?,
-                }
-                fsx::remove_tree(&aside)?;
+                self.drop_view(id)?;
             }
             self.must_write()?;
             let temp = self.commit().temp_path();
@@ -53,6 +47,20 @@ impl Store {
                 Placed::Placed => return Ok(path),
                 // Another process made it meanwhile.
                 Placed::Existed => fsx::remove_tree(&temp)?,
+            }
+        }
+    }
+
+    /// Removes the view of a tree, if there is one: it is made again from the rest.
+    pub fn drop_view(&self, id: TreeId) -> Result<()> {
+        let path = self.view_path(id);
+        let aside = self.commit().temp_path();
+        match fsx::rename_over(&path, &aside) {
+            // Another process was first, or nobody needed it.
+            Err(e) if e.source.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            moved => {
+                moved?;
+                Ok(fsx::remove_tree(&aside)?)
             }
         }
     }
