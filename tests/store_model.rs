@@ -1,5 +1,5 @@
 //! The store against a model of it: publish, record, view, scan, change a source, lose or damage a blob, close, die,
-//! verify, carry elsewhere, in any order. Whatever was recorded reads back the same, nothing right is ever lost or
+//! verify, collect, carry elsewhere, in any order. Whatever was recorded reads back the same, nothing right is ever lost or
 //! overwritten, and damage is never read as truth.
 //!
 //! `GRAFTWERK_MODEL_CASES=N` asks for more sequences.
@@ -12,12 +12,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use graftwerk::audit::archive::{self, Closure, Export, Wanted};
+use graftwerk::audit::gc::{Limits, Measured, plan};
+use graftwerk::audit::hold::Holders;
 use graftwerk::audit::verify::{Looking, verify};
 use graftwerk::digest::{BlobId, Digest, RecipeId, TreeId};
 use graftwerk::kinds::Output;
 use graftwerk::model::recipe::Ingredients;
 use graftwerk::model::run::{Isolation, Outcome, RunRecord};
 use graftwerk::model::tree::{Entry, Tree};
+use graftwerk::store::roots::{Root, Roots};
 use graftwerk::store::{Presence, ScanOptions, SourceForm, Store, StoreError};
 use proptest::prelude::*;
 
@@ -65,6 +68,9 @@ enum Op {
     Die,
     Verify,
     CarryElsewhere(usize),
+    /// A project wants a tree kept.
+    Keep(usize),
+    Gc,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +100,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => Just(Op::Die),
         2 => Just(Op::Verify),
         2 => any::<usize>().prop_map(Op::CarryElsewhere),
+        3 => any::<usize>().prop_map(Op::Keep),
+        2 => Just(Op::Gc),
     ];
     proptest::collection::vec(op, 1..40)
 }
@@ -112,6 +120,7 @@ struct Model {
     // Every damaged file that was set aside, by bytes.
     quarantine: usize,
     sources: BTreeMap<(u8, u8), (u8, u64)>,
+    kept: Vec<TreeId>,
 }
 
 struct World {
@@ -236,6 +245,8 @@ impl World {
             Op::Die => self.die(),
             Op::Verify => self.verify(),
             Op::CarryElsewhere(n) => self.carry(*n),
+            Op::Keep(n) => self.keep(*n),
+            Op::Gc => self.gc(),
         }
         self.learn();
     }
@@ -459,6 +470,54 @@ impl World {
         }
         let back = archive::import(&store, &mut bytes.as_slice(), &mut |_, _| {}, &|| false).unwrap();
         assert_eq!(back.new_runs, 0);
+    }
+
+    fn keep(&mut self, n: usize) {
+        let Some(tree) = self.a_tree(n) else { return };
+        if !self.model.kept.contains(&tree) {
+            self.model.kept.push(tree);
+        }
+        let kept = self.model.kept.iter().map(|tree| Root { recipe: recipe(0).id, tree: *tree, seq: 1 });
+        // Without a graph that could be read: what it held last is held.
+        let graph = self.top.path().join("graph.toml");
+        let roots = Roots {
+            project: self.top.path().to_owned(),
+            graph: graph.clone(),
+            nodes: [("n".to_owned(), kept.collect())].into(),
+            ..Roots::default()
+        };
+        self.store().put_roots(&graph, &roots).unwrap();
+    }
+
+    fn gc(&mut self) {
+        let store = self.store();
+        let measured = Measured::read(&store).unwrap();
+        assert!(measured.obstacles().is_empty());
+        let alone = store.alone("gc", &|| false).unwrap().unwrap();
+        let holders = Holders::read(&store, None).unwrap();
+        let since = store.listed_since(&measured.survey).unwrap();
+        let plan = plan(&measured, &holders, &since, &Limits::default(), jiff::Timestamp::now()).unwrap();
+        let swept = store.sweep(&plan.sweep, &|| false).unwrap();
+        drop(alone);
+        store.remove_swept(&swept).unwrap();
+        let m = &mut self.model;
+        let held: BTreeSet<BlobId> = m.kept.iter().flat_map(|t| m.trees[t].files().map(|f| f.1)).collect();
+        m.right.retain(|(b, _), _| held.contains(b));
+        let (dir, damaged) = (self.dir(), std::mem::take(&mut self.model.damaged));
+        for ((b, x), bytes) in damaged {
+            // One that nobody wants may go, also if nobody has seen yet what it is.
+            if fs::symlink_metadata(self.blob_path(b, x)).is_ok() || held.contains(&b) {
+                self.model.damaged.insert((b, x), bytes);
+            }
+        }
+        for n in (0..CONTENTS).filter(|n| !held.contains(&blob(*n))) {
+            for x in [false, true].into_iter().filter(|x| !self.model.damaged.contains_key(&(blob(n), *x))) {
+                assert!(!self.blob_path(blob(n), x).exists(), "nobody holds {n}, and it is left in {}", dir.display());
+            }
+        }
+        // What this process remembers of its looks counts only for what it holds.
+        drop(store);
+        self.reopen();
     }
 
     fn check(&self) {
