@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::digest::{BlobId, RecipeId, TreeId};
+use crate::digest::{BlobId, Digest, RecipeId, TreeId};
 use crate::fsx;
 use crate::fsx::lock::Holder;
 use crate::graph::lock::LockError;
@@ -185,7 +185,7 @@ impl Holders {
             }
         }
         // What was imported is held by a file of its own, which names no graph.
-        if roots.graph.is_relative() {
+        if is_import(&roots.graph) {
             let graph = PathBuf::from(format!("import of {}", roots.project.display()));
             let registered = Registered { folder_exists: true, graph_exists: true, imported: true, graph, roots };
             self.projects.insert(key, registered);
@@ -258,6 +258,12 @@ impl Holders {
         }
         Ok(())
     }
+}
+
+// `…/imported/<archive>`, as `import` names it.
+fn is_import(graph: &Path) -> bool {
+    let name = graph.file_name().and_then(|n| n.to_str());
+    graph.parent().is_some_and(|p| p.ends_with("imported")) && name.is_some_and(|n| Digest::from_hex(n).is_ok())
 }
 
 fn node_of(roots: &Roots, recipe: RecipeId) -> String {
