@@ -1,6 +1,7 @@
 //! The scenarios.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use crate::common::Project;
 
@@ -12,6 +13,8 @@ pub struct Scenario {
     pub prepare: fn(&Project),
     /// The command line.
     pub command: &'static [&'static str],
+    /// Whether it begins with a store that is damaged.
+    pub damaged: bool,
     /// What is looked at, and made fit, before the same command is run again.
     pub before_again: fn(&Project),
     /// What must hold at the end besides what always must.
@@ -22,7 +25,7 @@ pub struct Scenario {
 pub const CLEAN: &[&[&str]] = &[&["verify", "--json"]];
 
 const fn of(name: &'static str, prepare: fn(&Project), command: &'static [&'static str]) -> Scenario {
-    Scenario { name, prepare, command, before_again: |_| (), holds: |_| () }
+    Scenario { name, prepare, command, damaged: false, before_again: |_| (), holds: |_| () }
 }
 
 /// All of them.
@@ -53,6 +56,7 @@ const ALL: &[Scenario] = &[
         ..of("a pin", all_built, &["pin", "step"])
     },
     of("verify", all_built, &["verify"]),
+    Scenario { damaged: true, ..of("a repair", spoilt, &["repair", "--rebuild"]) },
     Scenario { before_again: whole_folder, ..of("an export", all_built, &["export", "seat", "exported"]) },
     Scenario {
         before_again: whole_archive,
@@ -66,6 +70,19 @@ const ALL: &[Scenario] = &[
 
 fn all_built(p: &Project) {
     p.build();
+}
+
+// Of every class of files one, cut off.
+fn spoilt(p: &Project) {
+    p.build();
+    for class in ["blobs", "trees", "recipes", "tensors"] {
+        let folder = fs::read_dir(p.path("store").join(class)).unwrap().map(|e| e.unwrap().path()).min().unwrap();
+        let file = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).min().unwrap();
+        let bytes = fs::read(&file).unwrap();
+        // In its place, so that its views are spoilt with it.
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    }
 }
 
 fn edited(p: &Project) {
