@@ -5,7 +5,12 @@
 mod common;
 mod harness;
 
-use harness::{Fault, Prepared, Random, broken_off, each, kills, long, prepare_all, spread};
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use common::store_check;
+use harness::{Fault, Prepared, Random, broken_off, each, kills, long, model, prepare_all, spread};
 
 /// Kills in CI, over all scenarios.
 const KILLS: u64 = 108;
@@ -53,5 +58,54 @@ fn killed(s: &Prepared, fault: Fault, seed: u64) -> bool {
             Fault::KillAfter(wait) if wait.as_millis() > 0 => Fault::KillAfter(wait / 2),
             _ => return false,
         };
+    }
+}
+
+#[test]
+fn a_build_that_was_killed_while_a_step_ran_leaves_no_lock_that_stops_the_next_one() {
+    let p = model::project();
+    p.edit("scripts/step.sh", "echo working", "echo working; sleep 2");
+    p.edit("graph.toml", "\"mkdir\"", "\"mkdir\", \"sleep\"");
+    let mut build = p.command(&["build", "step"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(build.stderr.take().unwrap());
+    assert!(said.lines().map_while(Result::ok).any(|l| l.contains("building step")), "the step did not start");
+    build.kill().unwrap();
+    build.wait().unwrap();
+    store_check::check(&p.path("store"));
+    p.build();
+    harness::tidy(&p, "after a kill");
+}
+
+#[test]
+fn lock_files_of_other_hosts_of_reused_process_ids_and_with_garbage_stop_nobody() {
+    let p = model::project();
+    p.build();
+    let recipe =
+        p.run(&["plan", "--json"]).step("step")["recipe"].as_str().unwrap().trim_start_matches("b3:").to_owned();
+    let project = p.path("store/roots");
+    let project = fs::read_dir(project).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
+    let names = [
+        format!("locks/recipe-{recipe}"),
+        format!("locks/project-{}", project.trim_end_matches(".json")),
+        "locks/index".to_owned(),
+        "locks/gc".to_owned(),
+        "tmp/1-1.lock".to_owned(),
+    ];
+    let pid = std::process::id();
+    let texts = [
+        format!(r#"{{"pid":{pid},"host":"h","what":"x","since":"2026-01-01T00:00:00Z"}}"#).into_bytes(),
+        format!(r#"{{"pid":{pid},"host":"other.example","what":"x","since":"2099-01-01T00:00:00Z"}}"#).into_bytes(),
+        b"4711\n".to_vec(),
+        b"\xff\x00garbage".to_vec(),
+        Vec::new(),
+    ];
+    for text in texts {
+        for name in &names {
+            fs::write(p.path("store").join(name), &text).unwrap();
+        }
+        fs::remove_dir_all(p.path("store/runs")).unwrap();
+        let r = p.build();
+        assert!(!r.stderr.contains("waits"), "{}", r.stderr);
+        harness::tidy(&p, "a stale lock");
     }
 }
