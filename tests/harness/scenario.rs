@@ -33,6 +33,9 @@ pub fn all() -> &'static [Scenario] {
     ALL
 }
 
+// The file in `roots/` of a graph.toml beside its store: of a copied project the path is not known yet.
+const ROOTS: &str = "462475ee60eda8264acf5e189b0de97d.json";
+
 const ALL: &[Scenario] = &[
     of("everything at once", |_| (), &["build", "-j2"]),
     of("a graft", |_| (), &["build", "graft"]),
@@ -57,6 +60,11 @@ const ALL: &[Scenario] = &[
     },
     of("verify", all_built, &["verify"]),
     Scenario { damaged: true, ..of("a repair", spoilt, &["repair", "--rebuild"]) },
+    of("gc", rebuilt, &["gc", "--keep", "1"]),
+    Scenario {
+        before_again: registered,
+        ..of("a project that is forgotten", all_built, &["roots", "--forget", ROOTS])
+    },
     Scenario { before_again: whole_folder, ..of("an export", all_built, &["export", "seat", "exported"]) },
     Scenario {
         before_again: whole_archive,
@@ -70,6 +78,19 @@ const ALL: &[Scenario] = &[
 
 fn all_built(p: &Project) {
     p.build();
+}
+
+// Every node has an older tree.
+fn rebuilt(p: &Project) {
+    edited(p);
+    p.edit("scripts/step.sh", "echo made", "echo remade");
+    p.build();
+}
+
+fn registered(p: &Project) {
+    if fs::read_dir(p.path("store/roots")).unwrap().next().is_none() {
+        p.build();
+    }
 }
 
 // Of every class of files one, cut off.
