@@ -199,3 +199,43 @@ fn the_walk_sees_groups_and_nested_paths_and_skips_tests() {
     let left: Vec<String> = shipped_lines(text).into_iter().map(|l| l.1).collect();
     assert_eq!(left, ["use a;", "use b;", "use crate::{x,y::Z,};"]);
 }
+
+/// Files that may change the disk by themselves: the floor for it; a step's own mount namespace, which ends with it; and
+/// what only tries out what a machine can.
+const BY_THEMSELVES: [&str; 5] = ["fsx/", "exec/rootfs.rs", "exec/namespaces.rs", "exec/probe.rs", "front/doctor.rs"];
+
+#[test]
+fn every_call_that_changes_the_disk_passes_the_file_system_floor() {
+    let calls = [
+        "fs::write(",
+        "fs::rename(",
+        "fs::remove_",
+        "fs::create_dir",
+        "fs::copy(",
+        "fs::hard_link(",
+        "fs::set_permissions(",
+        "File::create",
+        "create_new(true)",
+        ".create(true)",
+        "unix::fs::symlink(",
+        ".persist",
+        "tempfile_in(",
+        ".set_len(",
+    ];
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    let mut bad = Vec::new();
+    for path in files.iter().filter(|p| !is_test_file(p)) {
+        let name = path.strip_prefix(root().join("src")).unwrap().to_str().unwrap();
+        if BY_THEMSELVES.iter().any(|f| name.starts_with(f)) {
+            continue;
+        }
+        for (n, line) in shipped_lines(&fs::read_to_string(path).unwrap()) {
+            let passes = line.contains("fsx::") || line.contains("change(Call::");
+            if calls.iter().any(|c| line.contains(c)) && !passes {
+                bad.push(format!("{name}:{n}: {}", line.trim()));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "calls that no fail point stands before:\n{}", bad.join("\n"));
+}

@@ -1,11 +1,10 @@
 //! `init`: a graph to begin with.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use crate::front::error::{FrontError, Result};
 use crate::front::{Location, graph_file};
-use crate::fsx::{self, at};
+use crate::fsx::{self, Placed};
 use crate::store::StoreError;
 
 /// A graph to begin with, with comments, for one kind of pipeline.
@@ -45,21 +44,19 @@ pub fn init(location: &Location, starter: Starter) -> Result<PathBuf> {
     }
     let temp_dir =
         path.parent().filter(|d| !d.as_os_str().is_empty()).map_or_else(|| PathBuf::from("."), PathBuf::from);
-    let mut temp = tempfile::Builder::new()
-        .prefix(".graftwerk-")
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-        .tempfile_in(&temp_dir)
-        .map_err(at("create a file in", &temp_dir))
-        .map_err(StoreError::from)?;
-    let written = temp.write_all(starter.text().as_bytes()).and_then(|()| temp.as_file().sync_all());
-    written.map_err(at("write", &path)).map_err(StoreError::from)?;
-    match temp.persist_noclobber(&path) {
-        Ok(_) => Ok(path),
-        Err(e) if e.error.kind() == std::io::ErrorKind::AlreadyExists => Err(FrontError::Argument {
+    let temp = temp_dir.join(format!(".graftwerk-init-{}", std::process::id()));
+    let placed = fsx::write_new(&temp, starter.text().as_bytes(), 0o644)
+        .and_then(|()| fsx::fsync(&temp))
+        .and_then(|()| fsx::rename_noreplace(&temp, &path));
+    if !matches!(placed, Ok(Placed::Placed)) {
+        let _ = fsx::remove_file(&temp);
+    }
+    match placed.map_err(StoreError::from)? {
+        Placed::Placed => Ok(path),
+        Placed::Existed => Err(FrontError::Argument {
             what: format!("{} is there already; it was not touched", path.display()),
             hint: Some("begin in an empty folder (-C DIR), or name another file (--graph FILE)".to_owned()),
         }),
-        Err(e) => Err(StoreError::from(at("write", &path)(e.error)).into()),
     }
 }
 
