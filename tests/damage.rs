@@ -605,3 +605,123 @@ fn what_another_command_meets_is_left_to_repair() {
     assert!(r.stdout.contains("from its view"), "{}", r.stdout);
     assert_eq!(p.built(), [""; 0]);
 }
+
+/// Writes a store of `n` artifacts, each with a file of its own, a recipe, a run and a root.
+fn many(store: &Path, n: usize) {
+    use graftwerk::canon::Value as Canon;
+    use graftwerk::digest::BlobId;
+    use graftwerk::model::path::RelPath;
+    use graftwerk::model::recipe::Ingredients;
+    use graftwerk::model::tree::{Entry, Tree};
+    let put = |folder: &str, hex: &str, bytes: &[u8]| {
+        let path = store.join(folder).join(&hex[..2]).join(&hex[2..]);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let sealed = |text: String| {
+        let sum = Digest::of(text.as_bytes());
+        format!("{},\n  \"sum\": \"{sum}\"\n}}\n", text.strip_suffix("\n}").unwrap())
+    };
+    let mut nodes = serde_json::Map::new();
+    let one = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
+    for i in 0..n {
+        let bytes = format!("artifact {i}");
+        let blob = Digest::of(bytes.as_bytes());
+        let path = put("blobs", &blob.hex(), bytes.as_bytes());
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(one).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+        let mut tree = Tree::new();
+        let entry = Entry::File { blob: BlobId(blob), size: bytes.len() as u64, executable: false };
+        tree.insert(RelPath::try_from("file").unwrap(), entry).unwrap();
+        put("trees", &tree.id().hex(), tree.to_text().as_bytes());
+        let params = [("n".to_owned(), Canon::Int(i as i64))].into();
+        let recipe = Ingredients { kind: "edit".to_owned(), revision: 1, params, ..Default::default() }.recipe();
+        put("recipes", &recipe.id.hex(), recipe.text.as_bytes());
+        let run = serde_json::json!({
+            "recipe": recipe.id, "seq": 1, "outcome": "success", "tree": tree.id(), "verdict": null,
+            "isolation": "builtin", "started": "2026-01-01T00:00:00Z", "seconds": 1.0, "host": "h",
+            "node": format!("n{i}"), "version": "0", "reasons": [], "facts": {}, "log": null,
+        });
+        let runs = store.join("runs").join(recipe.id.hex());
+        fs::create_dir_all(&runs).unwrap();
+        fs::write(runs.join("000001.json"), sealed(serde_json::to_string_pretty(&run).unwrap())).unwrap();
+        nodes.insert(format!("n{i}"), serde_json::json!([{"recipe": recipe.id, "tree": tree.id(), "seq": 1}]));
+    }
+    let roots = serde_json::json!({"project": "/p", "graph": "/p/graph.toml", "nodes": nodes, "sources": {}});
+    fs::create_dir_all(store.join("roots")).unwrap();
+    fs::write(store.join("roots/p.json"), sealed(serde_json::to_string_pretty(&roots).unwrap())).unwrap();
+    fs::write(store.join("VERSION"), "graftwerk store 2\n").unwrap();
+}
+
+/// For a measurement by hand, with a store in a place that is kept: `GRAFTWERK_ARTIFACTS=100000`.
+#[test]
+fn a_store_of_many_artifacts_is_verified() {
+    let n = std::env::var("GRAFTWERK_ARTIFACTS").ok().and_then(|n| n.parse().ok()).unwrap_or(2000);
+    let p = Project::new("");
+    let store = p.path("store");
+    many(&store, n);
+    let timed = |args: &[&str]| {
+        let begun = std::time::Instant::now();
+        let r = verify(&p, args);
+        println!("{n} artifacts, {args:?}: {:.2} s", begun.elapsed().as_secs_f64());
+        (r.code, r.json())
+    };
+    let (code, found) = timed(&["--quick"]);
+    assert_eq!((code, &found["hashed_bytes"]), (Some(0), &0.into()), "{found:#}");
+    assert_eq!(timed(&[]).0, Some(0));
+    // With an index that knows every blob.
+    let open = graftwerk::store::Store::open(&store).unwrap();
+    for (id, _) in open.survey().unwrap().trees {
+        let tree = open.tree(id).unwrap().unwrap();
+        assert!(open.absent(&tree).unwrap().is_empty());
+    }
+    open.flush_index();
+    drop(open);
+    assert_eq!(timed(&["--quick"]).0, Some(0));
+    let blob = file_in(&p, "blobs", |f| f.is_file());
+    fs::set_permissions(&blob, fs::Permissions::from_mode(0o644)).unwrap();
+    rewrite(&blob, |b| b[0] ^= 1);
+    let (code, found) = timed(&["--quick"]);
+    assert_eq!((code, paths(&found, "changed")), (Some(3), vec![blob]), "{found:#}");
+}
+
+#[test]
+fn a_store_that_may_only_be_read_is_verified() {
+    let p = project();
+    p.build();
+    let store = p.path("store");
+    let closed = |mode: u32| {
+        for dir in ["", "index", "index/sled", "locks", "tmp", "blobs", "roots"] {
+            fs::set_permissions(store.join(dir), fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    closed(0o555);
+    let before = snapshot(&store);
+    for args in [&[][..], &["--quick"], &["graft"], &["out/graft"]] {
+        let r = verify(&p, args);
+        assert_eq!(r.code, Some(0), "{args:?}: {}\n{}", r.stdout, r.stderr);
+    }
+    assert_eq!(snapshot(&store), before);
+    closed(0o755);
+}
+
+#[test]
+fn verify_beside_builds_never_takes_what_is_being_made_for_damage() {
+    let p = project();
+    p.build();
+    for round in 0..4 {
+        p.edit("graph.toml", "\"/note\" = \"x", &format!("\"/note\" = \"x{round}"));
+        fs::remove_dir_all(p.path("store/artifacts")).unwrap();
+        let mut build = p.command(&["build", "-q"]).spawn().unwrap();
+        loop {
+            let r = verify(&p, &[]);
+            assert_eq!(r.code, Some(0), "{}", r.stdout);
+            if build.try_wait().unwrap().is_some() {
+                break;
+            }
+        }
+        assert!(build.wait().unwrap().success());
+    }
+}
