@@ -1,6 +1,6 @@
 //! Damage to a store, file by file: `verify` names it and what depends on it, no other command takes it for empty or
 //! right, `repair` and `build` bring back the same trees, and nothing is lost silently.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod common;
 
@@ -724,4 +724,64 @@ fn verify_beside_builds_never_takes_what_is_being_made_for_damage() {
         }
         assert!(build.wait().unwrap().success());
     }
+}
+
+#[test]
+fn a_collector_touches_nothing_in_a_store_that_does_not_read() {
+    for part in ["tree", "recipe", "run", "roots", "version"] {
+        let p = project();
+        p.build();
+        let file = victim(&p, part);
+        // Something that it would free.
+        p.edit("graph.toml", "\"/note\" = \"x\"", "\"/note\" = \"y\"");
+        assert_eq!(p.run(&["build"]).code, Some(0));
+        rewrite(&file, |b| b[3] ^= 1);
+        let all =
+            |p: &Project| common::files(&p.path("store/blobs")).len() + common::files(&p.path("store/artifacts")).len();
+        let before = all(&p);
+        let r = p.run(&["gc", "--keep", "1"]);
+        assert_eq!((r.code, all(&p)), (Some(3), before), "{part}: {}\n{}", r.stdout, r.stderr);
+        assert!(r.stderr.contains("graftwerk repair"), "{part}: {}", r.stderr);
+    }
+}
+
+#[test]
+fn what_was_collected_is_no_damage() {
+    let p = project();
+    p.build();
+    let old = p.trees();
+    p.edit("graph.toml", "\"/note\" = \"x\"", "\"/note\" = \"y\"");
+    p.build();
+    assert_eq!(p.run(&["gc", "--keep", "1"]).code, Some(0));
+    let r = verify(&p, &[]);
+    assert_eq!(r.code, Some(0), "{}", r.stdout);
+    let hex = old["named"].trim_start_matches("b3:").to_owned();
+    assert!(paths(&r.json(), "collected").contains(&object(&p, "trees", &hex)), "{}", r.stdout);
+    let (code, list) = repairs(&p, &[]);
+    assert_eq!((code, list.len()), (Some(0), 0), "{list:#?}");
+}
+
+#[test]
+fn recovered_roots_hold_against_a_collector_until_they_are_forgotten() {
+    let p = project();
+    let mut all = Vec::new();
+    for note in ["x", "y", "z"] {
+        p.write("graph.toml", GRAPH.replace("\"/note\" = \"x\"", &format!("\"/note\" = \"{note}\"")));
+        p.build();
+        all.push(p.trees()["named"].clone());
+    }
+    let roots = victim(&p, "roots");
+    rewrite(&roots, |b| b.truncate(100));
+    assert_eq!(repairs(&p, &[]).0, Some(0));
+    p.build();
+    let gone = || {
+        assert_eq!(p.run(&["gc", "--keep", "1"]).code, Some(0));
+        let r = verify(&p, &[]);
+        assert_eq!(r.code, Some(0), "{}", r.stdout);
+        all.iter().filter(|t| paths(&r.json(), "collected").contains(&object(&p, "trees", &t[3..]))).count()
+    };
+    assert_eq!(gone(), 0);
+    let r = p.run(&["roots", "--forget", "recovered-1.json"]);
+    assert_eq!(r.code, Some(0), "{}", r.stderr);
+    assert_eq!(gone(), 2);
 }

@@ -185,8 +185,11 @@ impl Holders {
             }
         }
         // What was imported is held by a file of its own, which names no graph.
-        if is_import(&roots.graph) {
-            let graph = PathBuf::from(format!("import of {}", roots.project.display()));
+        // So is what lost roots may have held, which names no project at all.
+        let lost = roots.project.as_os_str().is_empty();
+        if lost || is_import(&roots.graph) {
+            let import = format!("import of {}", roots.project.display());
+            let graph = PathBuf::from(if lost { "what lost roots may have held".to_owned() } else { import });
             let registered = Registered { folder_exists: true, graph_exists: true, imported: true, graph, roots };
             self.projects.insert(key, registered);
             return Ok(());

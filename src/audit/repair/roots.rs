@@ -11,11 +11,8 @@ use crate::store::survey::Survey;
 /// Everything that is whole and that no roots of the survey hold; and what can be read in the texts of the damaged ones.
 /// `None` where that is nothing.
 pub fn recovered(survey: &Survey, damaged: &[Vec<u8>]) -> Option<Roots> {
-    let held: HashSet<(TreeId, String)> = survey
-        .roots
-        .values()
-        .flat_map(|r| r.nodes.iter().flat_map(|(n, list)| list.iter().map(|r| (r.tree, n.clone()))))
-        .collect();
+    let held: HashSet<TreeId> =
+        survey.roots.values().flat_map(|r| r.nodes.values().flatten().map(|root| root.tree)).collect();
     let named: BTreeSet<TreeId> = damaged.iter().flat_map(|text| ids_in(text)).collect();
     let there = |tree: &TreeId| {
         survey.trees.get(tree).is_some_and(|t| {
@@ -30,7 +27,7 @@ pub fn recovered(survey: &Survey, damaged: &[Vec<u8>]) -> Option<Roots> {
     for run in survey.runs.values().flatten() {
         let Some(tree) = run.tree() else { continue };
         let wanted = there(&tree) || named.contains(&tree) && survey.trees.contains_key(&tree);
-        if wanted && !held.contains(&(tree, run.node.clone())) {
+        if wanted && !held.contains(&tree) {
             let root = Root { recipe: run.recipe, tree, seq: run.seq };
             nodes.entry(run.node.clone()).or_default().push((run, root));
         }
@@ -45,12 +42,20 @@ pub fn recovered(survey: &Survey, damaged: &[Vec<u8>]) -> Option<Roots> {
     if nodes.is_empty() && sources.is_empty() {
         return None;
     }
-    let newest_first = |mut list: Vec<(&RunRecord, Root)>| {
+    let newest_first = |mut list: Vec<(&RunRecord, Root)>| -> Vec<Root> {
         list.sort_by(|(a, _), (b, _)| b.started.cmp(&a.started).then(b.seq.cmp(&a.seq)));
         list.into_iter().map(|(_, root)| root).collect()
     };
+    // Each generation under a name of its own, since a collector may be told to keep only the newest of a name.
+    let mut named_apart = BTreeMap::new();
+    for (node, list) in nodes {
+        for (i, root) in newest_first(list).into_iter().enumerate() {
+            let name = if i == 0 { node.clone() } else { format!("{node} ({})", i + 1) };
+            named_apart.insert(name, vec![root]);
+        }
+    }
     Some(Roots {
-        nodes: nodes.into_iter().map(|(node, list)| (node, newest_first(list))).collect(),
+        nodes: named_apart,
         sources: sources.into_iter().enumerate().map(|(i, t)| (format!("recovered-{}", i + 1), vec![t])).collect(),
         ..Roots::default()
     })

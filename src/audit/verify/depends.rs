@@ -1,7 +1,6 @@
 //! What depends on a damaged object: the artifacts that contain it, those made from them, and the nodes that need any.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::PathBuf;
 
 use crate::audit::verify::report::{Finding, NodeUse, Subject};
 use crate::digest::{BlobId, RecipeId, TreeId};
@@ -37,8 +36,9 @@ impl<'s> Dependents<'s> {
         let mut by_recipe: HashMap<RecipeId, BTreeSet<NodeUse>> = HashMap::new();
         let mut outputs: HashMap<RecipeId, Vec<TreeId>> = HashMap::new();
         let mut rooted: HashSet<(RecipeId, String)> = HashSet::new();
-        for roots in survey.roots.values() {
-            let project = Some(roots.project.clone()).filter(|p| p != &PathBuf::new());
+        // Recovered roots know no project, and name generations apart.
+        for roots in survey.roots.values().filter(|r| !r.project.as_os_str().is_empty()) {
+            let project = Some(roots.project.clone());
             for (node, list) in &roots.nodes {
                 let who = NodeUse { project: project.clone(), node: node.clone() };
                 for root in list {
