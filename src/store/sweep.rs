@@ -100,7 +100,10 @@ impl Store {
             text.push_str(&format!("{tree}\n"));
         }
         let path = self.log_path(&format!("{LOG}{}.log", fsx::stat::now_ns()));
-        match fsx::write_new(&path, text.as_bytes(), 0o444) {
+        let written = fsx::write_new(&path, text.as_bytes(), 0o444)
+            .and_then(|()| fsx::fsync(&path))
+            .and_then(|()| fsx::fsync(&self.dir.join("logs")));
+        match written {
             // Whoever makes room is not kept from it by a line that has none.
             Err(e) if is_full(&e) => Ok(fsx::remove_file(&path)?),
             done => Ok(done?),
