@@ -167,4 +167,27 @@ mod tests {
             assert_eq!(fs::read_to_string(dir.join("VERSION")).unwrap(), odd);
         }
     }
+
+    #[test]
+    fn a_version_is_proven_by_what_reads_and_by_nothing_else() {
+        let t = tempfile::tempdir().unwrap();
+        let dir = t.path();
+        assert_eq!(proven(dir).unwrap(), None);
+        let write = |path: &str, bytes: &[u8]| {
+            let path = dir.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        };
+        // Damage proves nothing.
+        write("runs/r/000001.json", b"{\n  \"seq\": 1,\n  \"sum\": \"b3:00\"\n}\n");
+        write("runs/r/000002.json", b"{\n  \"seq\"");
+        write("trees/00/11", b"graftwerk tree 1\n");
+        assert_eq!(proven(dir).unwrap(), None);
+        let sealed = seal_older(b"{\n  \"seq\": 3\n}\n").unwrap().unwrap();
+        write("runs/r/000003.json", &sealed);
+        assert_eq!(proven(dir).unwrap(), Some(VERSION));
+        // An upgrade that was cut off goes on.
+        write("runs/r/000004.json", b"{\n  \"seq\": 4\n}\n");
+        assert_eq!(proven(dir).unwrap(), Some(UNSEALED));
+    }
 }
