@@ -21,6 +21,7 @@ use graftwerk::tensors::header::{Header, HeaderError};
 use graftwerk::tensors::index::Index;
 use graftwerk::tensors::table::TensorTable;
 
+#[allow(unused_imports, reason = "each target takes its own")]
 pub use archive::{archive, archive_objects, archive_tar, objects_of, tar_of};
 
 /// A target: its name, which is that of its corpus, and its body.
