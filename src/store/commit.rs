@@ -85,6 +85,8 @@ impl Store {
         commit.relied_on.dedup();
         let bytes: Vec<&Path> = commit.waiting.iter().map(|w| &w.from).chain(&commit.relied_on).map(|p| &**p).collect();
         flush_all(&bytes, &commit.tmp)?;
+        // What is said of blobs comes before them: who finds a blob there after a crash need not ask for its table.
+        commit.waiting.sort_by_key(|w| matches!(w.what, What::Blob(..)));
         for w in &commit.waiting {
             self.name(w)?;
         }

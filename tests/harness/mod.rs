@@ -151,7 +151,9 @@ pub fn broken_off(prepared: &Prepared, fault: Fault) -> bool {
         }
         _ => {
             let o = command.output().unwrap();
-            (o.status, String::from_utf8_lossy(&o.stderr).into_owned())
+            // What a repair could not do stands in its answer.
+            let said = [o.stderr, o.stdout].concat();
+            (o.status, String::from_utf8_lossy(&said).into_owned())
         }
     };
     let hit = if fault.kills() { status.signal() == Some(9) } else { !status.success() };
