@@ -355,3 +355,26 @@ fn a_killed_export_is_taken_over_by_the_next() {
         fs::remove_file(&trace).unwrap();
     }
 }
+
+#[test]
+fn what_was_imported_is_shown_and_copied_out_with_a_store_and_no_graph() {
+    let p = Project::demo();
+    p.build();
+    let archive = p.holder().join("model.tar.zst");
+    assert_eq!(p.run(&["export", "model-a", "--archive", archive.to_str().unwrap()]).code, Some(0));
+    let tree = p.trees()["model-a"].clone();
+    let bare = Project::new("");
+    std::fs::remove_file(bare.path("graph.toml")).unwrap();
+    let without = bare.run(&["import", archive.to_str().unwrap()]);
+    assert!(without.code == Some(2) && without.stderr.contains("--store DIR is enough"), "{}", without.stderr);
+    for args in [
+        vec!["import", archive.to_str().unwrap(), "--store", "s"],
+        vec!["show", &tree, "--store", "s"],
+        vec!["export", &tree, "model", "--store", "s"],
+    ] {
+        let ran = bare.run(&args);
+        assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
+    }
+    assert_eq!(common::files(&bare.path("model")), common::files(&p.node_path("model-a")));
+    assert_eq!(bare.run(&["status", "--store", "s"]).code, Some(2), "a node needs a graph");
+}

@@ -357,3 +357,29 @@ fn after_a_repair_no_artifact_opens_with_damaged_bytes() {
     assert_eq!(p.run(&["verify"]).code, Some(0));
     assert_eq!(files(&p.path("out/model-a/")), good);
 }
+
+#[test]
+fn a_view_that_leads_to_a_lost_twin_of_its_source_is_found_and_mended() {
+    let p = Project::new(
+        "[source]\na = { folder = \"a\" }\nb = { folder = \"b\" }\n\
+         [node.n]\nkind = \"edit\"\ninputs.model = \"a\"\ndrop = \"x.txt\"\n\
+         [node.o]\nkind = \"edit\"\ninputs.model = \"b\"\ndrop = \"y.txt\"\n",
+    );
+    for dir in ["a", "b"] {
+        for name in ["c", "x", "y"] {
+            p.write(&format!("{dir}/{name}.txt"), name);
+        }
+    }
+    // A file counts as at rest once the clock's grain has passed since it was written.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    p.build();
+    let leads_to = |node: &str| fs::read_link(p.path(&format!("out/{node}/c.txt"))).unwrap();
+    let twin = if leads_to("n").ends_with("a/c.txt") { "a" } else { "b" };
+    fs::rename(p.path(twin), p.path("away")).unwrap();
+    let verify = p.run(&["verify"]);
+    assert_eq!(verify.code, Some(3), "{}", verify.stdout);
+    assert!(verify.stdout.contains("c.txt") && verify.stdout.contains("has its bytes"), "{}", verify.stdout);
+    assert_eq!(p.run(&["repair"]).code, Some(0));
+    assert_eq!(p.run(&["verify"]).code, Some(0));
+    assert_eq!(p.read("out/n/c.txt"), "c");
+}

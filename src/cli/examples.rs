@@ -71,4 +71,4 @@ Examples:
 pub(super) const ROOTS: &str = "\
 Examples:
   graftwerk roots                         every project, link, seat and running process
-  graftwerk roots --forget ../old-project lets go of a project that is gone";
+  graftwerk roots --forget ../old         lets go of a project that is gone";

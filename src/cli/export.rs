@@ -15,7 +15,7 @@ pub(crate) fn run(shell: &Shell, args: &Export) -> Ended {
         Some(file) if file.as_os_str() == "-" => stream(shell, args),
         Some(file) => {
             let target = shell.below(file);
-            let (report, _) = shell.ask(|p, events, cancel| {
+            let (report, _) = shell.ask_about(&all(args), |p, events, cancel| {
                 p.export_archive(&args.what, ExportTo::File(&target), args.with_inputs, events, cancel)
             })?;
             if shell.terminal.json {
@@ -28,6 +28,10 @@ pub(crate) fn run(shell: &Shell, args: &Export) -> Ended {
     }
 }
 
+fn all(args: &Export) -> Vec<&str> {
+    args.what.iter().map(String::as_str).collect()
+}
+
 fn folder(shell: &Shell, args: &Export) -> Ended {
     let [what, dir] = args.what.as_slice() else {
         let what = format!("a folder is made of one node or ID, and {} names stand here", args.what.len());
@@ -35,7 +39,8 @@ fn folder(shell: &Shell, args: &Export) -> Ended {
         return Err(FrontError::Argument { what, hint: Some(hint) });
     };
     let target = shell.below(Path::new(dir));
-    let (report, _) = shell.ask(|p, events, cancel| p.export_folder(what, &target, args.link, events, cancel))?;
+    let (report, _) =
+        shell.ask_about(&[what], |p, events, cancel| p.export_folder(what, &target, args.link, events, cancel))?;
     if shell.terminal.json {
         shell.answer_json(&report);
     } else {
@@ -58,7 +63,7 @@ fn stream(shell: &Shell, args: &Export) -> Ended {
         );
     }
     let mut out = io::stdout().lock();
-    let (report, _) = shell.ask(|p, events, cancel| {
+    let (report, _) = shell.ask_about(&all(args), |p, events, cancel| {
         p.export_archive(&args.what, ExportTo::Stream(&mut out), args.with_inputs, events, cancel)
     })?;
     if !shell.terminal.quiet {

@@ -49,7 +49,25 @@ impl Shell {
         &self,
         question: impl FnOnce(&Project, &Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
     ) -> Result<(T, Told), FrontError> {
-        let project = Project::open(&self.location)?;
+        self.ask_of(Project::open(&self.location)?, question)
+    }
+
+    /// As [`Shell::ask`], about nodes or ids: where all are ids, a store is enough.
+    pub(crate) fn ask_about<T>(
+        &self,
+        what: &[&str],
+        question: impl FnOnce(&Project, &Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
+    ) -> Result<(T, Told), FrontError> {
+        let ids = what.iter().all(|w| w.starts_with("b3:"));
+        let project = if ids { Project::open_for_ids(&self.location) } else { Project::open(&self.location) };
+        self.ask_of(project?, question)
+    }
+
+    fn ask_of<T>(
+        &self,
+        project: Project,
+        question: impl FnOnce(&Project, &Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
+    ) -> Result<(T, Told), FrontError> {
         self.watch(|events, cancel| question(&project, events, cancel))
     }
 

@@ -7,7 +7,8 @@ use crate::cli::why::one_line;
 use crate::front::{Looking, Shown};
 
 pub(crate) fn run(shell: &Shell, args: &Show) -> Ended {
-    let (shown, _) = shell.ask(|p, events, cancel| p.show(&args.what, Looking::default(), events, cancel))?;
+    let (shown, _) =
+        shell.ask_about(&[&args.what], |p, events, cancel| p.show(&args.what, Looking::default(), events, cancel))?;
     if shell.terminal.json {
         shell.answer_json(&shown);
     } else {

@@ -129,7 +129,11 @@ impl FrontError {
     /// What to do next, where it can be said in a line. A graph's diagnostics carry their own.
     pub fn hint(&self) -> Option<String> {
         match self {
-            FrontError::NoGraph { .. } => Some("run it where graph.toml is, or pass -C DIR or --graph FILE".to_owned()),
+            FrontError::NoGraph { .. } => Some(
+                "run it where graph.toml is, or pass -C DIR or --graph FILE; `graftwerk init` begins one. For an import, \
+                 and for IDs, --store DIR is enough"
+                    .to_owned(),
+            ),
             FrontError::Select { errors } => errors.first().map(SelectError::hint),
             FrontError::Drift { .. } => Some(
                 "`graftwerk update` takes the sources as they are; without --locked, `build` does so itself".to_owned(),

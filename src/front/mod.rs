@@ -106,6 +106,27 @@ impl Project {
         Ok(Self { graph, store, root, graph_path, lock_path, lock })
     }
 
+    /// As [`Project::open`]; where there is no graph, but a store is named, the store alone, with a graph of nothing: for
+    /// questions about ids. Errors: as there.
+    pub fn open_for_ids(location: &Location) -> Result<Self> {
+        match (Self::open(location), &location.store) {
+            (Err(FrontError::NoGraph { path, .. }), Some(named)) => {
+                let store = Store::open(&start(location).join(named))?;
+                let root = store.dir().parent().map_or_else(|| PathBuf::from("/"), Path::to_owned);
+                let graph = Graph::parse("graph.toml", "")?;
+                Ok(Self {
+                    graph,
+                    store,
+                    root,
+                    lock_path: path.with_extension("lock"),
+                    graph_path: path,
+                    lock: Lock::default(),
+                })
+            }
+            (opened, _) => opened,
+        }
+    }
+
     /// The graph at `location`, and where its store is or would be; nothing is made. Where there is no graph, the store
     /// is where it would be for one.
     pub fn places(location: &Location) -> (Result<Graph>, PathBuf) {

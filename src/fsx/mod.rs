@@ -329,7 +329,7 @@ pub fn hint_if_full(e: &io::Error, path: &Path) -> Option<String> {
     let dir = path.ancestors().find(|p| p.is_dir()).unwrap_or(path);
     let free = free_bytes(dir).map(|n| format!(" ({n} bytes are free)")).unwrap_or_default();
     let place = dir.display();
-    Some(format!("make room on the file system of {place}{free}, then build again: nothing half-made was kept"))
+    Some(format!("make room on the file system of {place}{free}, then try again: nothing half-made was kept"))
 }
 
 /// Whether the folder `dir`, which must be one of ours, takes `a` and `A` for one name.

@@ -53,10 +53,11 @@ impl Roots {
         self.nodes.get(node)?.first()
     }
 
-    /// Enters a node's realisation as its newest; one that is the newest already changes nothing.
+    /// Enters a node's realisation as its newest. Each tree stands once, however often it was made, so that the last
+    /// few are as many different ones.
     pub fn enter(&mut self, node: &str, root: Root) {
         let list = self.nodes.entry(node.to_owned()).or_default();
-        list.retain(|r| *r != root);
+        list.retain(|r| r.tree != root.tree);
         list.insert(0, root);
         list.truncate(KEEP);
     }
@@ -125,5 +126,22 @@ impl Store {
             fsx::replace_file(&path, &text, self.temp_dir())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_few_generations_are_as_many_different_trees() {
+        let id = |n: u8| Digest::of(&[n]);
+        let root = |recipe: u8, tree: u8, seq| Root { recipe: RecipeId(id(recipe)), tree: TreeId(id(tree)), seq };
+        let mut roots = Roots::default();
+        roots.enter("quant", root(1, 1, 1));
+        for seq in 1..20 {
+            roots.enter("quant", root(2, 2, seq));
+        }
+        assert_eq!(roots.nodes["quant"], [root(2, 2, 19), root(1, 1, 1)]);
     }
 }

@@ -73,7 +73,9 @@ impl ArchiveError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             ArchiveError::Bad { .. } => "nothing of it was taken in; export or copy it again".to_owned(),
-            ArchiveError::Write(e) => return crate::fsx::hint_if_full(e, std::path::Path::new(".")),
+            ArchiveError::Write(_) => {
+                "nothing half-made was kept: make room where it is written, and export again".to_owned()
+            }
             ArchiveError::NoRoom { .. } => "make room there, or pass --store with a folder elsewhere".to_owned(),
             ArchiveError::Exists { .. } => {
                 "choose another name, or move it away: graftwerk never replaces what is there".to_owned()

@@ -211,6 +211,17 @@ impl Walk<'_, '_> {
         let raw_abs = path.parent().unwrap_or(path).join(&raw);
         let known = to_source || places.iter().any(|(p, _, _)| same_text(p, &raw_abs));
         if self.held.part == Part::View && known {
+            let fine = target.as_ref().is_ok_and(|t| {
+                FileStat::at(t).is_ok_and(|now| places.iter().any(|(p, stat, _)| p == t && *stat == now))
+            });
+            // Unless the same bytes lie elsewhere: then the view should lead there.
+            if !fine && let Some((right, true)) = self.held.plain.source_of(*blob)? {
+                let (raw, right) = (escaped(&raw), escaped(&right));
+                self.changed(
+                    path,
+                    format!("is a link to {raw}, which is not there or was changed; {right} has its bytes"),
+                );
+            }
             return Ok(());
         }
         let raw = escaped(&raw);
