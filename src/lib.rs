@@ -49,7 +49,7 @@
 //! | 3 | [`kinds`] |
 //! | 4 | [`store`] |
 //! | 5 | [`graph`] |
-//! | 6 | [`plan`], [`audit`] |
+//! | 6 | [`plan`], [`audit`], [`engine`] |
 //! | 7 | [`exec`] |
 //! | 8 | [`sched`] |
 //! | 9 | [`front`] |
@@ -59,6 +59,7 @@ pub mod audit;
 pub mod canon;
 pub mod cli;
 pub mod digest;
+pub mod engine;
 pub mod exec;
 pub mod front;
 pub mod fsx;

@@ -1,12 +1,10 @@
 //! `doctor`: what of this machine works for graftwerk, what does not, and how to mend it.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::engine::{self, Address, Engine, GpuWay, Portrait};
 use crate::front::{Location, Project};
 use crate::fsx::probe::{Abilities, abilities};
 use crate::{exec, fsx};
@@ -62,7 +60,7 @@ pub fn doctor(location: &Location) -> Diagnosis {
     all.push(space(&near_store));
     all.push(isolation());
     all.push(machine());
-    all.push(engine());
+    engine(&mut all);
     all.push(gpus(Path::new("/proc/driver/nvidia")));
     let ok = all.iter().all(|f| f.health != Health::Fails);
     Diagnosis { findings: all, ok }
@@ -205,42 +203,46 @@ fn machine() -> Finding {
     works("machine", format!("{cores} cores{memory}"))
 }
 
-// Asked by hand, and only for its version: no step of this program needs one yet.
-fn engine() -> Finding {
+fn engine(all: &mut Vec<Finding>) {
     let what = "engine";
-    let sockets = ["/var/run/docker.sock", "/run/podman/podman.sock"];
-    let named = std::env::var("DOCKER_HOST").ok();
-    let path = match named.as_deref() {
-        Some(host) => match host.strip_prefix("unix://") {
-            Some(p) => Some(p.to_owned()),
-            None => return lacks(what, format!("DOCKER_HOST is {host}"), "only unix:// sockets are looked at so far"),
-        },
-        None => sockets.iter().find(|p| Path::new(p).exists()).map(|p| (*p).to_owned()),
+    let address = match engine::at_hand() {
+        Ok(Some((address, _))) => address,
+        Ok(None) => {
+            let hint = "only for serving and for steps in containers: start one, or let DOCKER_HOST say where it is";
+            all.push(lacks(what, "neither Docker's nor Podman's socket is there", hint));
+            return;
+        }
+        Err(e) => {
+            all.push(lacks(what, format!("DOCKER_HOST: {e}"), e.hint()));
+            return;
+        }
     };
-    let Some(path) = path else {
-        return lacks(what, "neither Docker's nor Podman's socket is there", "only for serving: start one of them");
-    };
-    match ask_version(Path::new(&path)) {
-        Ok(version) => works(what, format!("{version} at {path}")),
-        Err(e) => lacks(what, format!("{path} does not answer: {e}"), "start it, or join its group"),
+    match Engine::connect(&address).and_then(|e| e.portrait()) {
+        Ok(p) => all.extend(engine_findings(&address, &p)),
+        Err(e) => all.push(lacks(what, e.to_string(), &e.hint().unwrap_or_else(|| "look at its log".to_owned()))),
     }
 }
 
-fn ask_version(socket: &Path) -> std::io::Result<String> {
-    let mut s = UnixStream::connect(socket)?;
-    s.set_read_timeout(Some(Duration::from_secs(3)))?;
-    s.set_write_timeout(Some(Duration::from_secs(3)))?;
-    s.write_all(b"GET /version HTTP/1.0\r\nHost: engine\r\n\r\n")?;
-    let mut answer = Vec::new();
-    // Nothing longer is a version.
-    s.take(1 << 20).read_to_end(&mut answer)?;
-    let text = String::from_utf8_lossy(&answer);
-    let body = text.split_once("\r\n\r\n").map_or("", |p| p.1);
-    let json: serde_json::Value = serde_json::from_str(body.trim())
-        .map_err(|_| std::io::Error::other("it gives no version; is it a container engine?"))?;
-    let version = json.get("Version").and_then(serde_json::Value::as_str).unwrap_or("of unknown version");
-    let podman = body.contains("Podman");
-    Ok(format!("{} {version}", if podman { "Podman" } else { "Docker" }))
+fn engine_findings(address: &Address, p: &Portrait) -> Vec<Finding> {
+    let cgroup = match p.cgroup_version {
+        0 => p.cgroup_driver.clone(),
+        n => format!("{} v{n}", p.cgroup_driver),
+    };
+    let rootless = if p.rootless { ", rootless" } else { "" };
+    let about = format!("API {}, storage {}, cgroups {cgroup}{rootless}", p.api, p.storage);
+    let mut found = vec![works("engine", format!("{} {} at {address}: {about}", p.make, p.version))];
+    let ways = p.gpu_ways();
+    let name = |w: &GpuWay| match w {
+        GpuWay::Request => "device requests",
+        GpuWay::Cdi => "CDI",
+        GpuWay::Nodes => "device nodes",
+    };
+    let good: Vec<&str> = ways.iter().filter(|w| w.1.is_ok()).map(|w| name(&w.0)).collect();
+    let bad: Vec<String> =
+        ways.iter().filter_map(|w| Some(format!("{}: {}", name(&w.0), w.1.as_ref().err()?))).collect();
+    let said = format!("{} can work", good.join(", "));
+    found.push(if bad.is_empty() { works("GPU ways", said) } else { lacks("GPU ways", said, &bad.join("; ")) });
+    found
 }
 
 fn gpus(driver: &Path) -> Finding {
@@ -293,21 +295,5 @@ mod tests {
         std::fs::write(t.path().join("version"), version).unwrap();
         let f = gpus(t.path());
         assert_eq!((f.health, f.found.as_str()), (Health::Works, "NVIDIA H200; driver 570.124.06"));
-    }
-
-    #[test]
-    fn what_answers_on_a_socket_and_is_no_engine_is_told() {
-        let t = tempfile::tempdir().unwrap();
-        let path = t.path().join("s");
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let asked = std::thread::spawn(move || {
-            let (mut s, _) = listener.accept().unwrap();
-            let mut buffer = [0; 64];
-            let _ = s.read(&mut buffer).unwrap();
-            s.write_all(b"HTTP/1.0 200 OK\r\n\r\nhello").unwrap();
-        });
-        assert!(ask_version(&path).unwrap_err().to_string().contains("container engine"));
-        asked.join().unwrap();
-        assert!(ask_version(&t.path().join("nobody")).is_err());
     }
 }
