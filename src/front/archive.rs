@@ -253,7 +253,7 @@ pub fn import(
     events: &Events,
     cancel: &Arc<AtomicBool>,
 ) -> Result<ImportReport> {
-    let store = open_store(location)?;
+    let store = Project::open_for_ids(location)?.store;
     let _listening = listen(&store, events, cancel);
     let mut file;
     let (path, from): (Option<&Path>, &mut dyn Read) = match from {
@@ -280,14 +280,6 @@ pub fn import(
         new_bytes: done.new_bytes,
         new_runs: done.new_runs,
     })
-}
-
-fn open_store(location: &Location) -> Result<Arc<Store>> {
-    match (Project::open(location), &location.store) {
-        (Ok(project), _) => Ok(project.store),
-        (Err(FrontError::NoGraph { .. }), Some(store)) => Ok(Store::open(&location.dir.join(store))?),
-        (Err(e), _) => Err(e),
-    }
 }
 
 // Roots of its own, named by the archive's content: taking it in twice holds it once. There is no such graph, so whoever
