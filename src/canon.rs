@@ -173,6 +173,13 @@ pub fn quote(bytes: &[u8]) -> String {
     s
 }
 
+/// As it is where that shows every byte, else in quotes and escaped.
+pub fn plain_or_quoted(bytes: &[u8]) -> String {
+    let quoted = quote(bytes);
+    let inner = &quoted[1..quoted.len() - 1];
+    if inner.as_bytes() == bytes { inner.to_owned() } else { quoted }
+}
+
 // Line separators and direction marks would let a name look like another one, or like two lines.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')

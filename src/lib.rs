@@ -35,8 +35,9 @@
 //!   [`model::recipe::Ingredients`] is all that may change an output, [`model::run::RunRecord`] is one attempt.
 //! - [`kinds`] says what a node does; each kind is a file behind [`kinds::Kind`], and knows neither store nor graph.
 //! - [`tensors`] is the one strict reader of safetensors files and their index.
-//! - [`store`] keeps it all, and [`audit`] looks after what is kept.
+//! - [`store`] keeps it all, [`audit`] looks after what is kept, and [`attest`] signs what is said of it.
 //! - [`plan`] finds out what must run and why, [`sched`] runs it, [`exec`] isolates what is a process.
+//! - [`diff`] compares two checkpoints, files and values.
 //! - [`fsx`] is under all of that: every call that changes the disk passes a place where a test can stop the program.
 //!
 //! Floors, each importing only lower ones (`tests/floors.rs` holds this):
@@ -44,31 +45,37 @@
 //! | floor | modules |
 //! | --- | --- |
 //! | 0 | [`digest`], [`canon`], [`near`], [`fsx`] |
-//! | 1 | [`model`], [`jsonedit`] |
-//! | 2 | [`tensors`] |
+//! | 1 | [`model`], [`jsonedit`], [`size`], [`host`] |
+//! | 2 | [`tensors`], [`gpu`] |
 //! | 3 | [`kinds`] |
 //! | 4 | [`store`] |
 //! | 5 | [`graph`] |
-//! | 6 | [`plan`], [`audit`], [`engine`] |
-//! | 7 | [`exec`] |
+//! | 6 | [`plan`], [`audit`], [`attest`], [`diff`], [`engine`] |
+//! | 7 | [`exec`], [`window`] |
 //! | 8 | [`sched`] |
 //! | 9 | [`front`] |
 //! | 10 | [`cli`] |
 
+pub mod attest;
 pub mod audit;
 pub mod canon;
 pub mod cli;
+pub mod diff;
 pub mod digest;
 pub mod engine;
 pub mod exec;
 pub mod front;
 pub mod fsx;
+pub mod gpu;
 pub mod graph;
+pub mod host;
 pub mod jsonedit;
 pub mod kinds;
 pub mod model;
 pub mod near;
 pub mod plan;
 pub mod sched;
+pub mod size;
 pub mod store;
 pub mod tensors;
+pub mod window;

@@ -14,7 +14,7 @@ pub fn near<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>, max
         .filter_map(|c| {
             let folded = fold(c);
             // Where every letter is another one, nothing was mistyped.
-            let slips = slips(&wanted, &folded, limit).filter(|n| *n < wanted.len().max(folded.len()));
+            let slips = slips(&wanted, &folded, limit).filter(|n| is_near(*n, &wanted, &folded));
             slips.or_else(|| contains(&wanted, &folded, limit)).map(|score| (score, c))
         })
         .collect();
@@ -35,6 +35,18 @@ pub fn did_you_mean<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a s
     })
 }
 
+// What both have at their beginning and end says nothing: of the rest, more than half must be right, or few slips made.
+fn is_near(slips: usize, a: &[char], b: &[char]) -> bool {
+    let head = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    let (a, b) = (&a[head..], &b[head..]);
+    let tail = a.iter().rev().zip(b.iter().rev()).take_while(|(x, y)| x == y).count();
+    let differing = a.len().max(b.len()) - tail;
+    let all = head + tail == 0 && slips == differing;
+    !all && (slips <= FEW || slips * 2 <= differing)
+}
+
+const FEW: usize = 2;
+
 fn fold(s: &str) -> Vec<char> {
     s.chars().flat_map(char::to_lowercase).collect()
 }
@@ -42,7 +54,9 @@ fn fold(s: &str) -> Vec<char> {
 // Behind every name that is near by slips: shorter texts around the wanted one come first.
 fn contains(wanted: &[char], candidate: &[char], limit: usize) -> Option<usize> {
     let (short, long) = if wanted.len() <= candidate.len() { (wanted, candidate) } else { (candidate, wanted) };
-    if short.len() < 3 || !long.windows(short.len()).any(|w| w == short) {
+    // A short name at the end of a long one is another name: config.json is no slip for generation_config.json.
+    let scrap = short.len() == candidate.len() && short.len() * 3 <= long.len() * 2;
+    if short.len() < 3 || scrap || !long.windows(short.len()).any(|w| w == short) {
         return None;
     }
     Some(limit + 1 + long.len() - short.len())
@@ -106,6 +120,13 @@ mod tests {
     fn a_pattern_finds_names_by_what_is_not_a_wildcard() {
         assert_eq!(near("mtpp.*", ["mtp.fc.weight", "mtp."], 3), ["mtp."]);
         assert_eq!(near("*.safetensor", ["model.safetensors", "config.json"], 3), ["model.safetensors"]);
+    }
+
+    #[test]
+    fn a_scrap_of_the_wanted_name_is_not_what_was_meant() {
+        assert_eq!(near("processor_config.json", ["config.json", "x.json"], 3), Vec::<&str>::new());
+        assert_eq!(near("my-quant-a", ["quant-a"], 3), ["quant-a"]);
+        assert_eq!(near("processor_config.json", ["tokenizer_config.json"], 3), Vec::<&str>::new());
     }
 
     #[test]

@@ -128,6 +128,7 @@ fn usage_errors_exit_2_and_a_missing_graph_says_where_it_was_looked_for() {
 #[test]
 fn what_is_not_built_exits_1_and_says_what_to_do() {
     let p = project();
+    p.run(&["plan"]);
     let ran = p.run(&["path", "slim"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     assert!(ran.stderr.contains("hint: `graftwerk build slim`"), "{}", ran.stderr);
@@ -274,10 +275,14 @@ fn a_doctor_looks_at_a_machine_without_a_graph_and_makes_nothing() {
     let before = common::files(&p.dir);
     let ran = p.run(&["doctor"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    for line in ["lacks  graph", "graftwerk init", "works  links", "works  clock", "works  space"] {
+    for line in ["lacks  graph", "graftwerk init", "works  links", "works  clock", "works  space", "  compose "] {
         assert!(ran.stdout.contains(line), "{line} in\n{}", ran.stdout);
     }
     assert_eq!(common::files(&p.dir), before);
+    p.write("graph.toml", GRAPH);
+    std::fs::rename(p.path("notes"), p.path("away")).unwrap();
+    let ran = p.run(&["doctor"]);
+    assert!(ran.stdout.contains("lacks  sources      not there: notes at "), "{}", ran.stdout);
     p.write("graph.toml", "[node.x]\n");
     let ran = p.run(&["doctor", "--json"]);
     assert_eq!((ran.code, ran.json()["ok"].as_bool()), (Some(1), Some(false)));
@@ -294,4 +299,27 @@ fn a_plan_says_how_long_a_step_took_last_time() {
     let plan = p.run(&["plan", "--json"]);
     assert_eq!(plan.step("slim")["last_seconds"], took);
     assert!(plan.step("slimmer")["last_seconds"].is_number());
+}
+
+#[test]
+fn help_fits_eighty_columns_where_the_terminal_has_so_many_and_a_hundred_in_a_pipe() {
+    let p = project();
+    let all = p.run(&["--help"]).stdout;
+    let names: Vec<&str> =
+        all.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty()).collect();
+    for name in names.iter().filter_map(|l| l.split_whitespace().next()).filter(|n| *n != "help").chain(["-h"]) {
+        for (columns, most) in [(Some("80"), 80), (None, 100)] {
+            let args: &[&str] = if name == "-h" { &["-h"] } else { &[name, "--help"] };
+            let mut command = p.command(args);
+            match columns {
+                Some(c) => command.env("COLUMNS", c),
+                None => command.env_remove("COLUMNS"),
+            };
+            let out = command.output().unwrap();
+            let text = String::from_utf8(out.stdout).unwrap();
+            for line in text.lines() {
+                assert!(line.chars().count() <= most, "{name} at {columns:?}: {line}");
+            }
+        }
+    }
 }

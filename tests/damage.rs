@@ -233,6 +233,14 @@ fn a_folder_held_against_its_tree_has_three_lists_and_extra_alone_has_an_exit_co
     assert_eq!(said[1], "is a link that leads outside, to \"/etc/hostname\"");
     assert_eq!(said[2], "is a link to \".\"");
 
+    // A second copy of tensors is named with the file that has the first.
+    fs::copy(copy.join("model-00002-of-00002.safetensors"), copy.join("planted.safetensors")).unwrap();
+    let r = check();
+    let said = r.json()["extra"].to_string();
+    assert!(r.code == Some(4) && said.contains(" of model-00002-of-00002.safetensors and "), "{said}");
+    assert!(said.contains("planted.safetensors") && said.contains("is a file that holds again "), "{said}");
+    fs::remove_file(copy.join("planted.safetensors")).unwrap();
+
     // Changed and missing as well.
     let shard = "model-00002-of-00002.safetensors";
     let tensor = "model.language_model.norm.weight";
@@ -325,7 +333,7 @@ fn a_source_that_moved_on_is_no_damage() {
 #[test]
 fn a_node_that_is_not_built_and_a_name_that_is_none_are_told() {
     let p = project();
-    assert_eq!(verify(&p, &[]).code, Some(3), "there is no store");
+    assert_eq!(verify(&p, &[]).code, Some(1), "there is no store yet");
     assert_eq!(p.run(&["build", "graft"]).code, Some(0));
     assert_eq!(verify(&p, &["named"]).code, Some(1));
     let r = verify(&p, &["nmed"]);
@@ -490,21 +498,108 @@ fn a_blob_comes_back_from_wherever_its_bytes_are() {
 }
 
 #[test]
-fn a_blob_that_a_build_has_set_aside_is_picked_up() {
+fn a_reading_command_tells_of_a_damaged_blob_and_leaves_it_where_it_is() {
     let p = project();
     p.build();
     let trees = p.trees();
-    rewrite(&compose_blob(&p), |b| b[3] ^= 1);
-    // It notices, and does not build.
-    assert_eq!(p.run(&["plan"]).code, Some(0));
-    assert!(!compose_blob_is_there(&p));
+    let blob = compose_blob(&p);
+    rewrite(&blob, |b| b[3] ^= 1);
+    let damaged = fs::read(&blob).unwrap();
+    for args in
+        [&["plan"][..], &["status"], &["why", "seat"], &["show", "seat"], &["log", "seat"], &["gc", "--dry-run"]]
+    {
+        let r = p.run(args);
+        assert!(!matches!(r.code, Some(3) | None), "{args:?}: {}", r.stderr);
+        let told = r.stderr.contains(blob.to_str().unwrap()) && r.stderr.contains("hashes to");
+        assert!(told || args[0] == "gc", "{args:?}: {}", r.stderr);
+        assert_eq!(fs::read(&blob).unwrap(), damaged, "{args:?}");
+        assert!(!p.path("store/quarantine").exists(), "{args:?}");
+    }
+    assert_eq!(p.run(&["path", "seat"]).code, Some(1));
     assert_eq!(verify(&p, &[]).code, Some(3));
-    assert_eq!(repairs(&p, &["--rebuild"]).0, Some(0));
+    // A build sets it aside when it has right bytes, and writes down what it was.
+    p.build();
     assert_eq!(p.trees(), trees);
+    let aside = fs::read_dir(p.path("store/quarantine")).unwrap().map(|e| e.unwrap().path());
+    let note = aside.into_iter().find(|f| f.extension().is_some_and(|e| e == "txt")).unwrap();
+    assert_eq!(fs::read(note.with_extension("")).unwrap(), damaged);
+    let note = fs::read_to_string(note).unwrap();
+    for part in [blob.to_str().unwrap(), "does not hash to its name", "set aside 2", "by process", "graftwerk build"] {
+        assert!(note.contains(part), "no {part} in {note}");
+    }
+    assert_eq!(verify(&p, &[]).code, Some(0));
 }
 
-fn compose_blob_is_there(p: &Project) -> bool {
-    fs::read_dir(p.path("store/quarantine")).map_or(true, |mut d| d.next().is_none())
+#[test]
+fn a_damaged_tensor_table_is_set_aside_with_a_text_by_whoever_makes_it_again() {
+    let p = project();
+    p.build();
+    let table = file_in(&p, "tensors", |_| true);
+    rewrite(&table, |b| b[5] ^= 1);
+    let damaged = fs::read(&table).unwrap();
+    assert_eq!(repairs(&p, &[]).0, Some(0));
+    assert_eq!(verify(&p, &[]).code, Some(0));
+    let aside = file_in(&p, "quarantine", |f| f.extension().is_none());
+    assert_eq!(fs::read(&aside).unwrap(), damaged);
+    assert!(fs::read_to_string(aside.with_extension("txt")).unwrap().contains("repair"));
+}
+
+#[test]
+fn a_missing_blob_is_told_once_however_many_artifacts_need_it_and_the_dry_run_is_right() {
+    let p = project();
+    p.build();
+    // A file of the graft that no source has any more, in three artifacts; and one that only the graft had.
+    let shard = object(&p, "blobs", &Digest::of(&fs::read(p.path("out/graft/model-graft.safetensors")).unwrap()).hex());
+    fs::remove_file(&shard).unwrap();
+    let r = verify(&p, &[]);
+    assert_eq!(paths(&r.json(), "missing"), std::slice::from_ref(&shard), "{}", r.stdout);
+    let found = &r.json()["missing"][0];
+    assert_eq!(found["trees"].as_array().unwrap().len(), 3, "{found:#}");
+    let nodes: Vec<_> = found["nodes"].as_array().unwrap().iter().map(|n| n["node"].as_str().unwrap()).collect();
+    assert_eq!(nodes, ["graft", "named", "seat"]);
+    assert!(found["what"].as_str().unwrap().contains("3 artifacts need"), "{found:#}");
+    // The views have it still, but are damaged themselves, too.
+    for node in ["graft", "named", "seat/model"] {
+        let file = p.path("out").join(node).join("model-graft.safetensors");
+        rewrite(&file, |b| b[9000] ^= 1);
+    }
+    let outcomes = |list: &[Value]| -> Vec<(String, String)> {
+        let text = |r: &Value, key: &str| r[key].as_str().unwrap().to_owned();
+        list.iter().map(|r| (text(r, "path"), text(r, "outcome"))).collect()
+    };
+    let (_, planned) = repairs(&p, &["--dry-run"]);
+    assert_eq!(planned.len(), 4, "{planned:#?}");
+    let (code, done) = repairs(&p, &[]);
+    assert_eq!(outcomes(&planned), outcomes(&done));
+    assert_eq!(code, Some(1), "{done:#?}");
+    assert_eq!(
+        outcomes(&done).iter().map(|o| o.1.as_str()).collect::<Vec<_>>(),
+        ["rebuild", "set_aside", "set_aside", "set_aside"]
+    );
+    assert_eq!(repairs(&p, &["--rebuild"]).0, Some(0));
+    assert_eq!(verify(&p, &[]).code, Some(0));
+}
+
+#[test]
+fn a_repair_that_the_disk_stops_says_so_on_stderr_whatever_call_it_was() {
+    for (rule, named) in [("eio", "Input/output error"), ("enospc", "No space left on device")] {
+        let mut met = 0;
+        for n in (1..90).step_by(8) {
+            let p = project();
+            p.build();
+            rewrite(&compose_blob(&p), |b| b[3] ^= 1);
+            rewrite(&file_in(&p, "tensors", |_| true), |b| b[5] ^= 1);
+            let o = p.command(&["repair"]).env("GRAFTWERK_FAILPOINT", format!("{rule}@{n}")).output().unwrap();
+            let said = String::from_utf8_lossy(&o.stderr);
+            if !o.status.success() {
+                met += 1;
+                assert!(said.contains(named) && said.contains("/store"), "{rule}@{n}: {said}");
+            }
+            assert_eq!(p.run(&["repair", "--rebuild"]).code, Some(0), "{rule}@{n}");
+            assert_eq!(verify(&p, &[]).code, Some(0), "{rule}@{n}");
+        }
+        assert!(met > 3, "{rule}: only {met} were met");
+    }
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn an_output_truncated_in_the_store_is_set_aside_and_made_again_and_nothing_belo
     assert_eq!(r.nodes("built"), ["splice-a"], "{}", r.stdout);
     assert_eq!(r.step("splice-a")["reasons"][0]["reason"], "output_missing");
     assert!(r.stderr.contains("set aside"), "{}", r.stderr);
-    assert_eq!(fs::read_dir(p.path("store/quarantine")).unwrap().count(), 1);
+    assert_eq!(common::set_aside(&p), 1);
     assert_eq!(p.trees(), trees);
     assert_eq!(fs::read(p.node_path("splice-a").join("model-00002-of-00002.safetensors")).unwrap(), whole);
 }

@@ -320,7 +320,9 @@ fn run_page(name: &str) -> usize {
     fs::remove_file(project.path("graph.toml")).unwrap();
     common::copy_tree(&root().join("demo"), &project.path("demo"));
     let bin = Path::new(common::GRAFTWERK).parent().unwrap();
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    // Last, so that nothing of it stands before the machine's own programs.
+    let tools = root().join("target/venv/bin");
+    let path = format!("{}:{}:{}", bin.display(), std::env::var("PATH").unwrap(), tools.display());
     let page = fs::read_to_string(root().join("docs").join(name)).unwrap();
     let page_name = name;
     let mut ran = 0;

@@ -228,7 +228,7 @@ fn a_text_object_that_is_spoilt_in_any_way_is_set_aside_and_written_anew_when_it
         assert_eq!(r.code, Some(0), "{how}: {}", r.stderr);
         assert!(r.stderr.contains("set aside as"), "{how}: {}", r.stderr);
         assert_eq!(p.trees(), trees, "{how}");
-        assert_eq!(fs::read_dir(p.path("store/quarantine")).unwrap().count(), spoilt, "{how}");
+        assert_eq!(common::set_aside(&p), spoilt, "{how}");
         store_check::check(&p.path("store"));
     }
 }

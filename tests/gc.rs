@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use common::{Project, Ran, files, store_check};
+use common::{Project, Ran, copy_tree, files, store_check};
 use graftwerk::digest::{Digest, TreeId};
 use graftwerk::model::run::RunRecord;
 use graftwerk::store::Store;
@@ -493,4 +493,232 @@ fn what_was_imported_is_held_until_it_is_forgotten() {
     assert_eq!(q.run(&["roots", "--forget", root["root"].as_str().unwrap()]).code, Some(0));
     assert!(!freed(&gc(&q, &[])).is_empty());
     assert_eq!(blobs(&q), 0);
+}
+
+/// Kills a build just behind the record of the run of `node`.
+fn killed_behind_the_record_of(p: &Project, node: &str) {
+    let copy = Project::new("");
+    copy_tree(&p.dir, &copy.dir);
+    let trace = copy.holder().join("trace");
+    let traced = copy.command(&["build"]).env("GRAFTWERK_FAILPOINT", format!("trace={}", trace.display())).output();
+    assert!(traced.unwrap().status.success());
+    let trace = fs::read_to_string(trace).unwrap();
+    let records: Vec<usize> = trace
+        .lines()
+        .enumerate()
+        .filter(|(_, l)| l.starts_with("rename ") && l.contains("/runs/"))
+        .map(|(i, _)| i)
+        .collect();
+    // One node is built after the other.
+    let behind = records[usize::from(node == "b")] + 2;
+    let o = p.command(&["build"]).env("GRAFTWERK_FAILPOINT", format!("kill@{behind}")).output().unwrap();
+    assert!(o.status.code().is_none(), "it was not killed: {}", String::from_utf8_lossy(&o.stderr));
+}
+
+fn unended(p: &Project) -> usize {
+    files(&p.path("store/roots")).keys().filter(|f| f.to_string_lossy().starts_with("build-")).count()
+}
+
+#[test]
+fn what_a_killed_build_has_recorded_is_held_until_the_next_build_ends_and_by_its_roots_then() {
+    for before in [0, 2] {
+        let p = project();
+        generations(&p, before);
+        if before > 0 {
+            p.edit("graph.toml", &format!("\"/n\" = {}", before - 1), "\"/n\" = 70");
+        }
+        killed_behind_the_record_of(&p, "a");
+        assert_eq!(unended(&p), 1);
+        let before_gc = blobs(&p);
+        assert!(freed(&gc(&p, &["--keep", "1"])).iter().all(|t| !t.is_empty()));
+        let json = p.run(&["roots", "--json"]).json();
+        let held = json["others"].as_array().unwrap().iter().find(|h| h["hold"] == "build").unwrap().clone();
+        assert_eq!(held["name"], "a", "{json:#}");
+        let tree = held["tree"].as_str().unwrap().to_owned();
+        let explained = p.run(&["gc", "--explain", &tree]);
+        assert!(explained.stdout.contains("has not ended"), "{}", explained.stdout);
+        assert!(before > 0 || blobs(&p) == before_gc);
+        assert_eq!(p.run(&["verify"]).code, Some(0));
+        // Another graph by then: last night's result stays, as an older generation.
+        let graph = p.read("graph.toml");
+        p.write("graph.toml", graph.replace("\"/n\" = 70", "\"/n\" = 71").replace("\"/n\" = 0 ", "\"/n\" = 71 "));
+        p.build();
+        assert_eq!(unended(&p), 0);
+        assert!(freed(&gc(&p, &[])).is_empty());
+        p.write("graph.toml", graph);
+        assert_eq!(p.built(), ["b"], "what the killed build made is reused");
+        assert_eq!(p.trees()["a"], tree);
+        // From here on it follows the rules of all.
+        p.edit("graph.toml", if before > 0 { "\"/n\" = 70" } else { "\"/n\" = 0 " }, "\"/n\" = 72 ");
+        p.build();
+        assert!(freed(&gc(&p, &["--keep", "1"])).contains(&tree));
+        store_check::check(&p.path("store"));
+    }
+}
+
+#[test]
+fn a_killed_build_of_a_project_that_is_gone_is_let_go_of_by_its_graph() {
+    let p = project();
+    killed_behind_the_record_of(&p, "a");
+    assert!(freed(&gc(&p, &[])).is_empty());
+    let graph = p.path("graph.toml").canonicalize().unwrap();
+    let r = p.run(&["roots", "--forget", graph.to_str().unwrap()]);
+    assert_eq!(r.code, Some(0), "{}", r.stderr);
+    assert_eq!(unended(&p), 0);
+    assert_eq!(freed(&gc(&p, &[])).len(), 1);
+}
+
+#[test]
+fn what_a_killed_build_wrote_down_stops_a_collector_where_it_does_not_read() {
+    let p = project();
+    killed_behind_the_record_of(&p, "b");
+    let file = files(&p.path("store/roots")).into_keys().next().unwrap();
+    let file = p.path("store/roots").join(file);
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let before = state(&p);
+    let r = p.run(&["gc"]);
+    assert_eq!(r.code, Some(3), "{}", r.stderr);
+    assert!(r.stderr.contains("build-"), "{}", r.stderr);
+    assert_eq!(state(&p), before);
+    assert_eq!(p.run(&["repair"]).code, Some(0));
+    assert!(freed(&gc(&p, &[])).is_empty(), "what it named is held by what stands in for it");
+}
+
+/// What `verify` says in one of its lists, by path (without its slashes).
+fn verified(p: &Project, list: &str, code: i32) -> Vec<(String, String)> {
+    let r = p.run(&["verify", "--json"]);
+    assert_eq!(r.code, Some(code), "{}", r.stdout);
+    let json = r.json();
+    let lines = json[list].as_array().unwrap().iter();
+    lines.map(|f| (f["path"].as_str().unwrap().replace('/', ""), f["what"].as_str().unwrap().to_owned())).collect()
+}
+
+fn of<'l>(lines: &'l [(String, String)], tree: &str) -> &'l str {
+    let tree = tree.trim_start_matches("b3:");
+    &lines.iter().find(|l| l.0.ends_with(tree)).unwrap_or_else(|| panic!("{tree}: {lines:#?}")).1
+}
+
+fn gc_log(p: &Project) -> PathBuf {
+    let logs = fs::read_dir(p.path("store/logs")).unwrap().map(|e| e.unwrap().path());
+    logs.filter(|l| l.file_name().unwrap().to_string_lossy().starts_with("gc-")).max().unwrap()
+}
+
+/// Removes the file of a tree that is its own, from the store and from its view.
+fn lose(p: &Project, tree: &str) -> PathBuf {
+    let blob = Digest::of(&fs::read(view(p, tree).join("config.json")).unwrap()).hex();
+    let file = p.path(&format!("store/blobs/{}/{}", &blob[..2], &blob[2..]));
+    fs::remove_file(&file).unwrap();
+    for view in fs::read_dir(p.path("store/artifacts")).unwrap().map(|e| e.unwrap().path()) {
+        if fs::read(view.join("config.json")).is_ok_and(|bytes| Digest::of(&bytes).hex() == blob) {
+            fs::remove_dir_all(view).unwrap();
+        }
+    }
+    file
+}
+
+#[test]
+fn a_generation_that_is_kept_and_was_lost_is_damage_and_one_that_was_collected_is_none_whatever_became_of_the_log() {
+    let p = project();
+    let trees = generations(&p, 7);
+    assert!(!freed(&gc(&p, &["--keep", "4"])).is_empty());
+    let lines = verified(&p, "collected", 0);
+    for old in [&trees[0], &trees[1], &trees[2]] {
+        assert!(of(&lines, &old["a"]).contains("collected 2"), "{lines:#?}");
+    }
+    // A file of the third generation, which is held, vanishes.
+    let file = lose(&p, &trees[4]["a"]);
+    let lines = verified(&p, "missing", 3);
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert_eq!(lines[0].0, file.canonicalize().unwrap_or(file).to_string_lossy().replace('/', ""));
+    // Without its log less is known of what was collected, and nothing is taken for what it is not.
+    fs::remove_dir_all(p.path("store/logs")).unwrap();
+    assert_eq!(verified(&p, "missing", 3), lines);
+    assert!(of(&verified(&p, "collected", 3), &trees[0]["a"]).contains("nobody holds it"));
+    // It is given up, and from then on known to be gone; once it is made again and lost again, that is damage again.
+    let repair = p.run(&["repair"]);
+    assert_eq!(repair.code, Some(1), "{}\n{}", repair.stdout, repair.stderr);
+    assert!(repair.stdout.contains("only older generations had it"), "{}", repair.stdout);
+    assert!(verified(&p, "collected", 0).iter().any(|l| l.1.contains("not coming back")));
+    p.edit("graph.toml", "\"/n\" = 6", "\"/n\" = 4");
+    p.build();
+    assert_eq!(p.trees()["a"], trees[4]["a"]);
+    assert!(verified(&p, "missing", 0).is_empty());
+    lose(&p, &trees[4]["a"]);
+    assert_eq!(verified(&p, "missing", 3).len(), 1);
+}
+
+#[test]
+fn what_is_freed_leaves_the_roots_and_what_is_kept_stays_in_them() {
+    let p = project();
+    let trees = generations(&p, 7);
+    let named = || -> Vec<String> {
+        let roots = p.run(&["roots", "--json"]).json();
+        let holds = roots["projects"][0]["holds"].as_array().unwrap().clone();
+        let ours = holds.iter().filter(|h| h["hold"] == "generation" && h["name"] == "a");
+        ours.map(|h| h["tree"].as_str().unwrap().to_owned()).collect()
+    };
+    let newest = |n: usize| -> Vec<String> { trees.iter().rev().take(n).map(|t| t["a"].clone()).collect() };
+    gc(&p, &[]);
+    assert_eq!(named(), newest(5));
+    // A budget that everything fits into frees nothing, and so nothing is let go of.
+    gc(&p, &["--keep", "1", "--max-size", "1T"]);
+    assert_eq!(named(), newest(5));
+    // What something else holds stays named.
+    symlink(view(&p, &trees[3]["a"]), p.path("out/old")).unwrap();
+    gc(&p, &["--keep", "2"]);
+    assert_eq!(named(), [newest(2), vec![trees[3]["a"].clone()]].concat());
+    fs::remove_file(p.path("out/old")).unwrap();
+    gc(&p, &["--keep", "2"]);
+    assert_eq!(named(), newest(2));
+    assert_eq!(p.built(), [""; 0]);
+    assert!(verified(&p, "missing", 0).is_empty());
+}
+
+#[test]
+fn a_damaged_gc_log_is_named_set_aside_and_hides_nothing() {
+    let p = project();
+    let trees = generations(&p, 2);
+    gc(&p, &["--keep", "1"]);
+    let log = gc_log(&p);
+    let good = fs::read(&log).unwrap();
+    let mut flipped = good.clone();
+    flipped[60] ^= 1;
+    let mut edited = String::from_utf8(good.clone()).unwrap();
+    edited.insert_str(edited.find('\n').unwrap() + 1, &format!("{}\n", trees[1]["a"]));
+    for bad in
+        [flipped, edited.into_bytes(), good[..good.len() / 2].to_vec(), good[..good.len() - 1].to_vec(), Vec::new()]
+    {
+        fs::remove_file(&log).unwrap();
+        fs::write(&log, bad).unwrap();
+        let lines = verified(&p, "changed", 3);
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        assert!(lines[0].0.contains("storelogsgc-"), "{lines:#?}");
+        // What it says is believed by nobody: this tree is there, and would be missed.
+        assert_eq!(p.built(), [""; 0]);
+        // It keeps no collector from its work, and a repair puts it aside.
+        gc(&p, &["--dry-run"]);
+        let repair = p.run(&["repair", "--json"]);
+        assert_eq!(repair.code, Some(0), "{}\n{}", repair.stdout, repair.stderr);
+        assert_eq!(repair.json()["repairs"][0]["outcome"], "set_aside", "{}", repair.stdout);
+        assert!(!log.exists() && verified(&p, "changed", 0).is_empty());
+        fs::write(&log, &good).unwrap();
+    }
+    assert!(of(&verified(&p, "collected", 0), &trees[0]["a"]).contains("collected 2"));
+}
+
+#[test]
+fn an_intermediate_that_was_collected_and_is_not_needed_is_no_damage() {
+    let p = project();
+    p.edit("graph.toml", r#"set = { "other.json" = { "/n" = 100 } }"#, r#"drop = ["config.json"]"#);
+    let trees = generations(&p, 1);
+    fs::create_dir(p.path("store/seats")).unwrap();
+    symlink(view(&p, &trees[0]["b"]), p.path("store/seats/b")).unwrap();
+    assert_eq!(p.run(&["roots", "--forget", "graph.toml"]).code, Some(0));
+    assert!(freed(&gc(&p, &[])).contains(&trees[0]["a"]));
+    // It is taken as known, for b needs no byte of it.
+    assert_eq!(p.run(&["build", "b", "--json"]).nodes("built"), [""; 0]);
+    assert!(verified(&p, "missing", 0).is_empty());
+    assert_eq!(p.built(), ["a"]);
 }

@@ -55,7 +55,7 @@ fn mounted(p: &Project, args: &[&str]) -> Output {
 fn as_reader(p: &Project, args: &[&str]) -> Output {
     let binary = p.holder().join("graftwerk");
     if !binary.exists() {
-        fs::copy(GRAFTWERK, &binary).unwrap();
+        common::copy_program(&binary);
     }
     let mut c = Command::new(binary);
     c.args(args).current_dir(&p.dir).stdin(Stdio::null()).env_remove("GRAFTWERK_FAILPOINT");

@@ -260,3 +260,105 @@ fn a_lost_listing_is_said_and_its_node_built_again() {
         assert_eq!(p.trees(), trees);
     }
 }
+
+/// A folder, a step whose output is all its own, and one whose output refers to the folder's files.
+const AWAY: &str = r#"
+[source]
+data = { folder = "drive/data" }
+
+[node.report]
+kind = "check"
+inputs.model = "data"
+files = ["c.json"]
+
+[node.kept]
+kind = "edit"
+inputs.model = "data"
+drop = ["sub/"]
+"#;
+
+fn built_and_away() -> Project {
+    let p = Project::new(AWAY);
+    p.write("drive/data/c.json", "{\"n\": 0}");
+    p.write("drive/data/sub/a.txt", "a");
+    p.build();
+    fs::rename(p.path("drive"), p.path("unmounted")).unwrap();
+    p
+}
+
+#[test]
+fn what_was_built_is_found_though_its_source_is_not_there() {
+    let p = built_and_away();
+    let lock = p.read("graph.lock");
+    let tree = lock.lines().find_map(|l| l.strip_prefix("tree = \"")).unwrap()[..15].to_owned();
+    for args in
+        [&["path", "report"][..], &["status"], &["export", "report", "copy"], &["why", "report"], &["log", "report"]]
+    {
+        let r = p.run(args);
+        assert_eq!(r.code, Some(0), "{args:?}: {}", r.stderr);
+        let notice = format!("data is not there (source `data`); taken as graph.lock has it, {tree}\n");
+        assert!(r.stderr.contains(&notice), "{args:?}: {}", r.stderr);
+    }
+    assert!(p.path("copy/report.json").is_file() && p.node_path("report").join("report.json").is_file());
+    assert!(p.run(&["export", "report", "--archive", "report.tar.zst"]).code == Some(0));
+    let status = p.run(&["status", "--json"]).json();
+    assert_eq!((status["nodes"][1]["state"].as_str(), status.get("errors")), (Some("fresh"), None), "{status:#}");
+    assert_eq!(status["away"][0]["source"], "data");
+    assert_eq!(p.read("graph.lock"), lock);
+    // An empty folder is what the mount point of a drive looks like.
+    fs::create_dir_all(p.path("drive")).unwrap();
+    assert_eq!(p.run(&["path", "report"]).code, Some(0));
+
+    // What needs the bytes says whose they are; so do commands that would take the source as it is.
+    for args in [&["path", "kept"][..], &["build"], &["update"], &["plan"]] {
+        let r = p.run(args);
+        assert_eq!(r.code, Some(1), "{args:?}: {}", r.stderr);
+        assert!(
+            r.stderr.contains("error: ") && r.stderr.contains("is not there (source `data`)\n"),
+            "{args:?}: {}",
+            r.stderr
+        );
+    }
+    fs::remove_dir(p.path("drive")).unwrap();
+    fs::rename(p.path("unmounted"), p.path("drive")).unwrap();
+    assert_eq!(p.built(), [""; 0]);
+}
+
+#[test]
+fn a_source_that_the_lock_has_elsewhere_is_not_taken_for_the_one_that_is_named() {
+    let p = built_and_away();
+    p.edit("graph.toml", "drive/data", "drive/dta");
+    for args in [&["path", "report"][..], &["status"]] {
+        let r = p.run(args);
+        assert_eq!(r.code, Some(1), "{args:?}: {}", r.stderr);
+        assert!(r.stderr.contains("drive/dta is not there (source `data`)\n"), "{args:?}: {}", r.stderr);
+    }
+}
+
+#[test]
+fn an_empty_mount_point_is_a_checkpoint_that_is_not_there() {
+    let p = Project::new("[source]\nm = { checkpoint = \"mnt\" }\n[node.n]\nkind = \"check\"\ninputs.model = \"m\"\n");
+    common::copy_tree(&common::repository().join("demo/finetune"), &p.path("mnt"));
+    p.build();
+    fs::rename(p.path("mnt"), p.path("unmounted")).unwrap();
+    fs::create_dir(p.path("mnt")).unwrap();
+    let r = p.run(&["path", "n"]);
+    assert_eq!(r.code, Some(0), "{}", r.stderr);
+    assert!(r.stderr.contains("taken as graph.lock has it"), "{}", r.stderr);
+}
+
+#[test]
+fn every_source_that_is_not_there_is_named() {
+    let p = Project::new(
+        "[source]\na = { file = \"x\" }\nb = { file = \"y\" }\n[node.n]\nkind = \"run\"\ninputs = { a = \"a\", b = \"b\" }\nargv = [\"true\"]\n",
+    );
+    assert_eq!(p.run(&["plan"]).stdout, "blocked  n  run  blocked by a, b\n");
+    assert!(p.run(&["build"]).stderr.contains(" skipped n: a, b can't be taken\n"));
+    for args in [&["plan"][..], &["path", "n"], &["build"], &["update"], &["status"]] {
+        let r = p.run(args);
+        assert_eq!(r.code, Some(1), "{args:?}: {}", r.stderr);
+        for source in ["x is not there (source `a`)", "y is not there (source `b`)"] {
+            assert!(r.stderr.contains(source), "{args:?}: {}", r.stderr);
+        }
+    }
+}

@@ -291,7 +291,7 @@ fn a_step_without_isolation_that_writes_into_its_input_is_caught_and_the_input_i
     let r = p.run(&["build", "--json", "--unsandboxed"]);
     assert_eq!(r.code, Some(1), "{}", r.stdout);
     assert!(r.step("vandal")["error"].as_str().unwrap().contains("changed while"), "{}", r.stdout);
-    assert!(r.stderr.contains("set aside"), "{}", r.stderr);
+    assert!(r.stderr.contains("it counts as missing"), "{}", r.stderr);
     let again = p.run(&["build", "first", "--json", "--unsandboxed"]);
     assert_eq!(again.nodes("built"), ["first"]);
     store_check::check(&p.path("store"));
@@ -344,4 +344,62 @@ fn a_python_step_reruns_when_a_module_changes_that_its_script_imports() {
     assert_eq!(r.nodes("built"), ["q"]);
     assert_eq!(r.step("q")["reasons"][0]["files"], serde_json::json!(["~pack/helper.py"]));
     assert_eq!(fs::read_to_string(p.node_path("q").join("n")).unwrap(), "2");
+}
+
+#[test]
+fn a_step_that_lacks_a_program_or_pythons_library_is_told_how_to_declare_it() {
+    let p = Project::new(
+        "[node.a]\nkind = \"run\"\nargv = [\"sh\", \"-c\", \"ls /\"]\n[node.b]\nkind = \"run\"\nargv = [\"/usr/bin/python3\", \"-c\", \"1\"]\n",
+    );
+    let r = p.run(&["build", "a"]);
+    assert_eq!(r.code, Some(1));
+    assert!(r.stderr.contains("    hint: `ls` is not inside: add it to `tools` of the node\n"), "{}", r.stderr);
+    let r = p.run(&["build", "b"]);
+    assert_eq!(r.code, Some(1));
+    assert!(r.stderr.contains("    hint: Python's own library folder is not inside: "), "{}", r.stderr);
+}
+
+#[test]
+fn a_script_that_leaves_weights_beside_its_shards_fails_and_one_that_makes_fewer_leaves_none_behind() {
+    let p = Project::new(&format!(
+        "[source]\nmodel = {{ checkpoint = \"finetune\" }}\nscripts = {{ folder = \"scripts\" }}\n{}",
+        "[node.q]\nkind = \"quant\"\ninputs = { model = \"model\", scripts = \"scripts\" }\nargv = [\"sh\", \"{in.scripts}/q.sh\"]\ntools = [\"cp\", \"rm\"]\n"
+    ));
+    copy_tree(&repository().join("demo/finetune"), &p.path("finetune"));
+    let shard = "model-00001-of-00002.safetensors";
+    p.write(
+        "scripts/q.sh",
+        format!("set -e\ncp /in/model/* /out/\ncp /in/model/{shard} /out/consolidated.safetensors\n"),
+    );
+    let r = p.run(&["build"]);
+    assert_eq!(r.code, Some(1), "{}", r.stderr);
+    let said =
+        "the step's output: \"consolidated.safetensors\" beside model.safetensors.index.json, which does not name it";
+    assert!(r.stderr.contains(said), "{}", r.stderr);
+    p.write("scripts/q.sh", "set -e\ncp /in/model/* /out/\necho 1 > /out/old.txt\n");
+    p.build();
+    let old = p.node_path("q");
+    let before = common::files(&old);
+    p.write("scripts/q.sh", "set -e\ncp /in/model/* /out/\n");
+    p.build();
+    assert!(!p.node_path("q").join("old.txt").exists(), "a step begins with an empty folder");
+    assert_eq!(common::files(&old), before, "what was there stays as it was");
+}
+
+#[test]
+fn whatever_of_a_declared_folder_changes_reruns_its_step() {
+    let p = Project::new(&format!("{SCRIPTS}{}", script("q", "", "tools = [\"cp\"]")));
+    p.write("scripts/q.sh", "cp /in/scripts/lib/data.json /out/\n");
+    p.write("scripts/lib/sub/helper.py", "N = 1\n");
+    p.write("scripts/lib/data.json", "{}");
+    p.write("elsewhere/linked.py", "N = 1\n");
+    std::os::unix::fs::symlink("../../elsewhere/linked.py", p.path("scripts/lib/linked.py")).unwrap();
+    assert_eq!(p.built(), ["q"]);
+    for (file, text) in
+        [("scripts/lib/sub/helper.py", "N = 2\n"), ("scripts/lib/data.json", "{ }"), ("elsewhere/linked.py", "N = 2\n")]
+    {
+        assert_eq!(p.built(), [""; 0]);
+        p.write(file, text);
+        assert_eq!(p.built(), ["q"], "{file}");
+    }
 }

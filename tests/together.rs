@@ -89,7 +89,9 @@ fn looping(p: &Project, args: &[&str], fine: &[i32], stop: &AtomicBool) -> usize
     while !stop.load(Ordering::Relaxed) {
         let ran = p.run(args);
         let code = ran.code.unwrap_or(-1);
-        assert!(fine.contains(&code), "{args:?} exits {code}: {}\n{}", ran.stdout, ran.stderr);
+        // The builds may not have begun the store yet, and a question makes none.
+        let early = code == 1 && ran.stderr.contains("there is no store yet");
+        assert!(early || fine.contains(&code), "{args:?} exits {code}: {}\n{}", ran.stdout, ran.stderr);
         n += 1;
     }
     n
@@ -138,7 +140,8 @@ fn nothing_half_made(store: &Path) {
     };
     assert!(names("tmp").is_empty(), "{:?}", names("tmp"));
     let mut locks = names("locks");
-    locks.retain(|l| !["gc", "index"].contains(&l.as_str()));
+    // These stay, so that a full disk has them.
+    locks.retain(|l| !["gc", "gc-run", "index"].contains(&l.as_str()));
     assert!(locks.is_empty(), "{locks:?}");
 }
 

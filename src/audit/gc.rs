@@ -26,6 +26,8 @@ const GPU_WEIGHT: f64 = 10.0;
 /// What is to be freed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Limits {
+    /// How many generations of each node hold their trees; all that were kept, if not given.
+    pub keep: Option<usize>,
     /// Only what was made longer ago than this, in seconds.
     pub older_than: Option<f64>,
     /// Only until blobs and views have at most so many bytes.
@@ -68,6 +70,10 @@ pub struct Plan {
     pub over: bool,
     /// What to sweep.
     pub sweep: Sweep,
+    /// Trees that nobody holds and that lack files once that is done: roots are to name them no more.
+    pub gone: HashSet<TreeId>,
+    /// The files in `roots/` that do.
+    pub naming: Vec<String>,
 }
 
 /// What was measured before anybody is kept waiting.
@@ -262,6 +268,21 @@ pub fn plan(
             plan.failed.push((path.clone(), *bytes));
             plan.sweep.failed.push(path.clone());
             plan.freed_bytes += bytes;
+        }
+    }
+    let swept: HashSet<(BlobId, bool)> = plan.sweep.blobs.iter().copied().collect();
+    let there = |b: &BlobId| {
+        let stored = |x| survey.blobs.contains_key(&(*b, x)) && !swept.contains(&(*b, x));
+        stored(false) || stored(true) || survey.refs.contains(b)
+    };
+    let keep = limits.keep.unwrap_or(usize::MAX);
+    for (file, project) in &holders.projects {
+        let older = project.roots.from(keep).filter(|t| !holders.trees.contains_key(t) && !since.contains(t));
+        let lacks = |t: &TreeId| survey.trees.get(t).is_none_or(|t| !t.files.iter().all(|(b, ..)| there(b)));
+        let gone: Vec<TreeId> = older.filter(lacks).collect();
+        if !gone.is_empty() {
+            plan.naming.push(file.clone());
+            plan.gone.extend(gone);
         }
     }
     plan.over = limits.max_bytes.is_some_and(|most| plan.left_bytes > most);

@@ -7,6 +7,7 @@
 //! | a link in a project's `out/` | the tree whose artifact it leads to | it is removed or leads elsewhere |
 //! | a registered link elsewhere | the same | the same |
 //! | a link below `seats/` | the same | the same |
+//! | a build that did not end | what it made | its project's next build ends, and takes it into the roots |
 //! | a running process | what it relies on | it ends |
 //!
 //! What can't be read holds more, never less: a project whose graph is gone holds what it held (its disk may be unmounted),
@@ -80,6 +81,13 @@ pub enum Hold {
     Seat {
         /// The link.
         path: PathBuf,
+    },
+    /// A build made it that has not ended, or was killed before it did.
+    Unended {
+        /// Its graph.
+        graph: PathBuf,
+        /// The node.
+        node: String,
     },
     /// A running process relies on it.
     Session {
@@ -160,6 +168,11 @@ impl Holders {
             let state = link.state();
             if state != LinkState::LetGo {
                 holders.add(link.tree, Hold::Link { path: link.path(), seen: state == LinkState::Leads });
+            }
+        }
+        for build in kept.unended.into_values() {
+            for made in build.made {
+                holders.add(made.tree, Hold::Unended { graph: build.graph.clone(), node: made.node });
             }
         }
         holders.seats(&store.dir().join("seats"))?;
@@ -308,6 +321,9 @@ impl Hold {
                 format!("the link {}, whose folder is gone: `graftwerk roots --forget` lets go of it", path.display())
             }
             Hold::Seat { path } => format!("the seat {}", path.display()),
+            Hold::Unended { graph, node } => {
+                format!("a build of {} that has not ended, for {node}", graph.display())
+            }
             Hold::Session { holder: Some(h) } => {
                 format!("the running process {} on {}, since {}", h.pid, h.host, h.since)
             }
@@ -324,6 +340,7 @@ impl Hold {
             Hold::Out { .. } => "out",
             Hold::Link { .. } => "link",
             Hold::Seat { .. } => "seat",
+            Hold::Unended { .. } => "build",
             Hold::Session { .. } => "session",
         }
     }

@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Log(One),
     /// Print the absolute path of a node's tree.
     Path(One),
-    /// Resolve sources anew and record them in graph.lock; all of them without a name.
+    /// Resolve sources and images anew and note them in graph.lock; all without a name.
     Update(Update),
     /// Fix which of several trees of a node is used.
     Pin(Pin),
@@ -92,12 +92,26 @@ pub(crate) enum Command {
     Schema,
     /// Print a completion script for a shell.
     Completions(Completions),
+    /// Say what differs between two checkpoints, and by how much.
+    ///
+    /// A and B are nodes (`NODE@N` for the N-th of its realisations), sources, IDs, folders or safetensors files; a name
+    /// with a `/` in it is a path. Weights of quantised checkpoints are compared by the values that they stand for.
+    /// Exits 0 where nothing differs, 1 where something does, 2 where it can't be told.
+    Diff(Diff),
     /// Hold the store, or a folder, against its digests, and change nothing.
     ///
     /// Without an argument: the whole store. Every blob is hashed again, and every listing, recipe, record, tensor table,
     /// root, ref and view looked at. With a NODE or an ID: what that needs. With a PATH: the folder or file is held
     /// against the tree that it is a view of, or against the one that --against says.
+    ///
+    /// With --signature or --manifest: one NODE or PATH is held against what is signed or listed. For a PATH, neither a
+    /// graph nor a store is needed.
     Verify(Verify),
+    /// Sign what a node's tree holds, and how it came to be.
+    ///
+    /// Without --oms: an in-toto statement with SLSA provenance in a DSSE envelope. It names every file with its digests,
+    /// and everything that it was made of, down to the sources; nothing of the machine.
+    Attest(Attest),
     /// Copy a node's tree to a folder, or nodes with all that they come from to one file.
     Export(Export),
     /// Take in what `export --archive` wrote.
@@ -107,6 +121,10 @@ pub(crate) enum Command {
     /// Right bytes come from the other blob of the same bytes, sources, views, other stores, the graph's own plan. What is
     /// damaged goes to the store's quarantine/, and is never deleted.
     Repair(Repair),
+    /// Show containers that are stopped for steps; bring back what a crash left stopped.
+    ///
+    /// Every command that opens a project brings them back first; this is for when none is to be run.
+    Window(Window),
 }
 
 /// `gc`.
@@ -123,7 +141,7 @@ pub(crate) struct Gc {
     #[arg(long, value_name = "N")]
     pub(crate) keep: Option<NonZeroUsize>,
     /// Free only until the store's files fit: `200G`, `1.5TiB`. What is cheapest to make again per byte goes first.
-    #[arg(long, value_name = "SIZE", value_parser = gc::size)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub(crate) max_size: Option<u64>,
     /// Say what keeps a node's trees, a tree, a blob, or what a path is part of, and free nothing.
     #[arg(long, value_name = "ID|NODE|PATH", conflicts_with_all = ["dry_run", "older_than", "keep", "max_size"])]
@@ -153,6 +171,12 @@ pub(crate) struct How {
     pub(crate) unsandboxed: bool,
 }
 
+fn jobs(text: &str) -> Result<NonZeroUsize, String> {
+    let number: usize = text.parse().map_err(|_| format!("{text:?} is no number of steps"))?;
+    NonZeroUsize::new(number)
+        .ok_or_else(|| "at least one step must run; without -j, as many as suit this machine".to_owned())
+}
+
 /// `build`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::BUILD)]
@@ -161,8 +185,9 @@ pub(crate) struct Build {
     /// depends on it.
     #[arg(value_name = "NODE")]
     pub(crate) nodes: Vec<String>,
-    /// How many steps run at once; without it, a number that suits this machine.
-    #[arg(short, long, value_name = "N")]
+    /// How many steps run at once; without it, a number that suits this machine. Steps that ask for a GPU wait for one,
+    /// and are not counted.
+    #[arg(short, long, value_name = "N", value_parser = jobs)]
     pub(crate) jobs: Option<NonZeroUsize>,
     /// After a failure, go on with what does not depend on it.
     #[arg(short, long)]
@@ -271,7 +296,7 @@ pub(crate) struct Show {
 #[derive(Debug, Args)]
 #[command(after_help = examples::UPDATE)]
 pub(crate) struct Update {
-    /// The sources to resolve.
+    /// The sources and images to resolve.
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }
@@ -304,6 +329,38 @@ pub(crate) struct Verify {
     /// Look at blobs only from outside (size, time, inode); hash only those that look other than they did.
     #[arg(long)]
     pub(crate) quick: bool,
+    /// A signature over the files: what `attest` wrote, or another tool (a DSSE envelope, a Sigstore bundle).
+    #[arg(long, value_name = "FILE", requires_all = ["key", "what"], conflicts_with_all = ["against", "quick"])]
+    pub(crate) signature: Option<PathBuf>,
+    /// The public key of whoever should have signed: PEM, or a line `ssh-ed25519 …`.
+    #[arg(long, value_name = "PUBLIC", requires = "signature", allow_hyphen_values = true)]
+    pub(crate) key: Option<PathBuf>,
+    /// A list of digests of the files, as `sha256sum` and `b3sum` write it.
+    #[arg(long, value_name = "FILE", requires = "what", conflicts_with_all = ["against", "quick", "signature"])]
+    pub(crate) manifest: Option<PathBuf>,
+}
+
+/// `attest`.
+#[derive(Debug, Args)]
+#[command(after_help = examples::ATTEST)]
+pub(crate) struct Attest {
+    /// The node; its tree is the one in use.
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    /// The private key: ed25519 or ECDSA P-256 in PEM, or an ed25519 key of OpenSSH, unencrypted. Without it, the variable
+    /// GRAFTWERK_KEY holds the key's text or its path.
+    // A key itself begins with dashes: it is refused without being shown.
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    pub(crate) key: Option<PathBuf>,
+    /// The file to write. It must not be there. Without it, the signature goes to standard output.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Make a model signature as the OpenSSF format has it (`model_signing verify key`), with an ECDSA key.
+    #[arg(long)]
+    pub(crate) oms: bool,
+    /// Who built it, in place of graftwerk's own `builder.id`.
+    #[arg(long, value_name = "URI", conflicts_with = "oms")]
+    pub(crate) builder: Option<String>,
 }
 
 /// `repair`.
@@ -330,9 +387,29 @@ Exit codes:
 const VERIFY_CODES: &str = "\
 Exit codes:
   0  all is right
-  1  something is changed or missing in a PATH, or a node is not built
+  1  something is changed or missing in a PATH, a node is not built, or a signature is not the key's
+  2  a key, a signature or a list can't be read
   3  the store is damaged
   4  there is only something extra";
+
+/// `window`.
+#[derive(Debug, Args)]
+#[command(after_help = examples::WINDOW)]
+pub(crate) struct Window {
+    /// What to do.
+    #[arg(value_enum)]
+    pub(crate) what: WindowDo,
+}
+
+/// What `window` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WindowDo {
+    /// Show every window that is open, or that a crash left open.
+    Status,
+    /// Close what a crash left open: end what is left of the step, start the containers that ran before, and wait until
+    /// they are healthy.
+    Restore,
+}
 
 /// `export`.
 #[derive(Debug, Args)]
@@ -364,6 +441,25 @@ pub(crate) struct Import {
     /// The archive; `-` is standard input.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+}
+
+/// What `diff` takes.
+#[derive(Debug, Args)]
+#[command(after_help = examples::DIFF)]
+pub(crate) struct Diff {
+    /// The one that is compared to: figures are relative to it.
+    pub(crate) a: String,
+    /// The other one.
+    pub(crate) b: String,
+    /// Compare the files.
+    #[arg(long)]
+    pub(crate) files: bool,
+    /// Compare the tensors.
+    #[arg(long)]
+    pub(crate) tensors: bool,
+    /// Write the report as a page for a browser, too: one new file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 #[cfg(test)]

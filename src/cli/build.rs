@@ -25,8 +25,9 @@ pub(crate) fn run(shell: &Shell, args: &Build) -> Ended {
         },
     };
     let begun = Instant::now();
-    let (report, told) = shell.ask(|p, events, cancel| p.build(&args.nodes, &options, events, cancel))?;
+    let (report, told) = shell.make(|p, events, cancel| p.build(&args.nodes, &options, events, cancel))?;
     shell.source_errors(report.errors.iter().map(|e| (e.error.as_str(), e.hint.as_deref())));
+    shell.empty_graph(report.steps.len());
     for step in &report.steps {
         tell_rest(shell, step, &told);
     }

@@ -28,6 +28,15 @@ Examples:
   graftwerk show quant-a                  recipe, runs, files
   graftwerk show b3:77d0                  whatever has an ID that begins so";
 
+pub(super) const DIFF: &str = "\
+Examples:
+  graftwerk diff finetune quant-a         a quant against what it was made from
+  graftwerk diff quant-a@1 quant-a@2      what a rebuild changed
+  graftwerk diff ./theirs ./ours --files  two folders that no graph knows
+  graftwerk diff graft-a quant-a --html report.html
+                                          a page with a map of the layers
+  graftwerk diff b3:77d0 b3:91c4 --json   for programs";
+
 pub(super) const UPDATE: &str = "\
 Examples:
   graftwerk update                        looks at every source, byte by byte
@@ -49,6 +58,12 @@ Examples:
   graftwerk pin quant-a                   the tree that is used now stays the one that is used
   graftwerk pin quant-a b3:77d0           another one of its trees
   graftwerk pin quant-a --remove";
+
+pub(super) const ATTEST: &str = "\
+Examples:
+  graftwerk attest quant-a --key key.pem --out quant-a.intoto.json
+  graftwerk attest quant-a --key key.pem --oms --out quant-a.sig
+  graftwerk verify quant-a --key key.pub --signature quant-a.sig";
 
 pub(crate) const EXPORT: &str = "\
 Examples:
@@ -72,3 +87,14 @@ pub(super) const ROOTS: &str = "\
 Examples:
   graftwerk roots                         every project, link, seat and running process
   graftwerk roots --forget ../old         lets go of a project that is gone";
+
+pub(super) const WINDOW: &str = "\
+Examples:
+  graftwerk window status                 which containers are stopped, for which step, since when
+  graftwerk window restore                brings back what a crash left stopped
+  graftwerk window status --json | jq .windows
+
+Exit codes:
+  0    nothing is left open by a crash; with restore: everything is back
+  1    something is left open; with restore: something did not come back
+  130  interrupted: what was stopped is started, and nobody waited until it was healthy";

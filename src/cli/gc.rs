@@ -94,30 +94,6 @@ fn explanation(e: &Explained) -> String {
     s
 }
 
-/// `200G`, `1.5TiB`, `4096`, `10 MB`: K, M, G, T and their `iB` count by 1024, `kB`, `MB`, `GB` and `TB` by 1000.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(at);
-    let factor: f64 = match unit.trim() {
-        "" | "B" => 1.0,
-        "K" | "k" | "KiB" => 1024.0,
-        "M" | "MiB" => 1024.0 * 1024.0,
-        "G" | "GiB" => 1024.0 * 1024.0 * 1024.0,
-        "T" | "TiB" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
-        "kB" | "KB" => 1e3,
-        "MB" => 1e6,
-        "GB" => 1e9,
-        "TB" => 1e12,
-        other => return Err(format!("`{other}` is no unit of size: expected K, M, G, T, KiB … TiB or kB … TB")),
-    };
-    amount(number, factor).and_then(|n| {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative; casts saturate")]
-        let bytes = n.round() as u64;
-        if n < 1e19 { Ok(bytes) } else { Err("more than any disk holds".to_owned()) }
-    })
-}
-
 /// `30d`, `12h`, `90m`, `45s`, `2w`: seconds.
 pub(crate) fn duration(text: &str) -> Result<f64, String> {
     let text = text.trim();
@@ -144,12 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_durations_have_units() {
-        let sizes = ["0", "4096", "1K", "1.5TiB", "200G", "10 MB", "2kB"].map(|t| size(t).unwrap());
-        assert_eq!(sizes, [0, 4096, 1024, 1_649_267_441_664, 214_748_364_800, 10_000_000, 2000]);
-        for wrong in ["", "G", "1X", "-1", "1.2.3", "1e30T", "99999999999T"] {
-            assert!(size(wrong).is_err(), "{wrong:?}");
-        }
+    fn durations_have_units() {
         let times = ["30d", "12h", "1.5m", "0s", "2w"].map(|t| duration(t).unwrap());
         assert_eq!(times, [2_592_000.0, 43_200.0, 90.0, 0.0, 1_209_600.0]);
         for wrong in ["", "30", "d", "1y", "-1d"] {

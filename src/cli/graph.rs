@@ -3,9 +3,16 @@
 use crate::cli::args::{Draw, Format};
 use crate::cli::exit::Exit;
 use crate::cli::shell::{Ended, Shell};
+use crate::front::{self, FrontError};
 
 pub(crate) fn run(shell: &Shell, args: &Draw) -> Ended {
-    let (drawing, _) = shell.ask(|p, events, cancel| p.draw(&args.nodes, events, cancel))?;
+    let drawing = match shell.ask(|p, events, cancel| p.draw(&args.nodes, events, cancel)) {
+        Err(FrontError::NoStore { path }) => {
+            shell.no_store(&path);
+            front::draw_unbuilt(shell.location(), &args.nodes)?
+        }
+        asked => asked?.0,
+    };
     shell.source_errors(drawing.errors.iter().map(|e| (e.error.as_str(), e.hint.as_deref())));
     match args.format {
         _ if shell.terminal.json => shell.answer_json(&drawing),

@@ -4,15 +4,19 @@
 //! there are bars and colours, in a pipe there are lines. One file a command.
 
 mod args;
+mod attest;
 mod build;
 mod completions;
 mod diagnostics;
+mod diff;
 mod doctor;
 mod examples;
 mod exit;
 mod export;
 mod gc;
 mod graph;
+mod heat;
+mod html;
 mod import;
 mod init;
 mod interrupt;
@@ -31,6 +35,7 @@ mod terminal;
 mod update;
 mod verify;
 mod why;
+mod window;
 mod words;
 
 use std::process::ExitCode;
@@ -68,13 +73,16 @@ pub fn main() -> ExitCode {
         Command::Doctor => doctor::run(&shell),
         Command::Schema => schema::run(&shell),
         Command::Completions(a) => completions::run(&shell, a),
+        Command::Diff(a) => diff::run(&shell, a),
+        Command::Attest(a) => attest::run(&shell, a),
         Command::Verify(a) => verify::run(&shell, a),
         Command::Export(a) => export::run(&shell, a),
         Command::Import(a) => import::run(&shell, a),
         Command::Repair(a) => repair::run(&shell, a),
+        Command::Window(a) => window::run(&shell, a),
     };
     match ended.unwrap_or_else(|e| shell.fail(&e)) {
-        exit::Exit::Done if terminal::answer_lost() => exit::Exit::Failed.into(),
+        exit::Exit::Done if terminal::answer_lost() || shell.went_wrong_beside() => exit::Exit::Failed.into(),
         exit => exit.into(),
     }
 }

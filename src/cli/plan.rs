@@ -8,8 +8,9 @@ use crate::cli::words;
 use crate::front::{PlanReport, PlanStep};
 
 pub(crate) fn run(shell: &Shell, args: &Plan) -> Ended {
-    let (report, _) = shell.ask(|p, events, cancel| p.plan(&args.nodes, (&args.how).into(), events, cancel))?;
+    let (report, _) = shell.make(|p, events, cancel| p.plan(&args.nodes, (&args.how).into(), events, cancel))?;
     shell.source_errors(report.errors.iter().map(|e| (e.error.as_str(), e.hint.as_deref())));
+    shell.empty_graph(report.steps.len());
     if shell.terminal.json {
         shell.answer_json(&report);
     } else {
@@ -22,7 +23,7 @@ fn text(report: &PlanReport, verbose: bool) -> String {
     let rows: Vec<Vec<String>> = report
         .steps
         .iter()
-        .map(|s| vec![s.action.to_owned(), s.node.clone(), s.kind.to_owned(), because(s, verbose)])
+        .map(|s| vec![s.action.to_owned(), s.node.clone(), s.kind.to_owned(), because(s, report.clones, verbose)])
         .collect();
     words::columns(&rows) + &time(report)
 }
@@ -47,7 +48,8 @@ fn time(report: &PlanReport) -> String {
     }
 }
 
-fn because(step: &PlanStep, verbose: bool) -> String {
+// `clones`: whether what is copied shares its bytes with what it is copied from.
+fn because(step: &PlanStep, clones: Option<bool>, verbose: bool) -> String {
     let reasons = reasons_text(&step.reasons, verbose);
     let mut parts: Vec<String> = Vec::new();
     if let Some(r) = reasons.strip_prefix(": ") {
@@ -61,7 +63,8 @@ fn because(step: &PlanStep, verbose: bool) -> String {
         parts.push(format!("took {} last time", words::seconds(s)));
     }
     if let Some(space) = step.space.filter(|s| s.writes + s.copies > 0) {
-        let copies = if space.copies > 0 { format!(", copies {}", words::bytes(space.copies)) } else { String::new() };
+        let how = if clones == Some(true) { "shares" } else { "copies" };
+        let copies = if space.copies > 0 { format!(", {how} {}", words::bytes(space.copies)) } else { String::new() };
         parts.push(format!("writes {}{copies}", words::bytes(space.writes)));
     }
     if step.verdict == Some(false) {
@@ -105,7 +108,8 @@ mod tests {
             step("check-a", "fresh", vec![], &[]),
             step("seat-a", "blocked", vec![], &["check-a"]),
         ];
-        insta::assert_snapshot!(text(&PlanReport { steps, errors: vec![] }, false), @r"
+        let mut report = PlanReport { steps, errors: vec![], clones: None };
+        insta::assert_snapshot!(text(&report, false), @r"
         fresh    graft-a   quant
         run      quant-a   quant  param strength: 1 → 1.0; took 18 min 10 s last time; writes 3.0 GiB, copies 512 B
         await    splice-a  quant  waits for quant-a
@@ -113,5 +117,7 @@ mod tests {
         blocked  seat-a    quant  blocked by check-a
         about 18 min 10 s of work, as last time, and 1 step never timed
         ");
+        report.clones = Some(true);
+        assert!(text(&report, false).contains("; writes 3.0 GiB, shares 512 B\n"));
     }
 }

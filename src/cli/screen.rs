@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::cli::terminal::{Terminal, Tone};
 use crate::cli::words;
@@ -51,8 +51,12 @@ impl Bars {
             // Another phase of the step: what was done in the one before says nothing of this one.
             bar.set_position(0);
             bar.set_length(total);
+            bar.reset_elapsed();
             bar.reset_eta();
-            bar.set_style(style("{spinner} {prefix}  {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta} left  {wide_msg}"));
+            bar.set_style(
+                style("{spinner} {prefix}  {binary_bytes}/{binary_total_bytes}{rate}  {wide_msg}")
+                    .with_key("rate", rate),
+            );
         }
         bar.set_position(done);
     }
@@ -63,6 +67,26 @@ impl Bars {
             self.all.remove(&bar);
         }
     }
+}
+
+// Before so much time, what was read in the first moments (a cache, one buffer) says nothing of the rate.
+const RATE_AFTER: Duration = Duration::from_secs(1);
+
+fn rate(state: &ProgressState, to: &mut dyn std::fmt::Write) {
+    let left = state.len().unwrap_or(0).saturating_sub(state.pos());
+    let _ = to.write_str(&rate_text(state.elapsed(), state.pos(), left));
+}
+
+/// `  120.0 MiB/s  4.2 s left` by what was done so far; nothing before it means something.
+fn rate_text(elapsed: Duration, done: u64, left: u64) -> String {
+    if elapsed < RATE_AFTER || done == 0 {
+        return String::new();
+    }
+    #[allow(clippy::cast_precision_loss, reason = "few digits are shown")]
+    let (per_second, left) = (done as f64 / elapsed.as_secs_f64(), left as f64);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative; casts saturate")]
+    let rate = words::bytes(per_second as u64);
+    format!("  {rate}/s  {} left", words::seconds(left / per_second))
 }
 
 fn style(template: &str) -> ProgressStyle {
@@ -105,12 +129,13 @@ impl Screen {
                 }
                 String::new()
             }
-            Event::Scanned { source, hashed_bytes } => {
+            Event::Scanned { source, hashed_bytes, unsettled } => {
                 self.end(&format!("source {source}"));
                 if *hashed_bytes == 0 {
                     return String::new();
                 }
-                self.line(Tone::Quiet, "hashed", source, &format!(" {}", words::bytes(*hashed_bytes)))
+                let again = if *unsettled { "; written a moment ago, so it will be hashed once more" } else { "" };
+                self.line(Tone::Quiet, "hashed", source, &format!(" {}{again}", words::bytes(*hashed_bytes)))
             }
             Event::Started { node, reasons, .. } => {
                 if let Some(bars) = &mut self.bars {
@@ -245,8 +270,8 @@ mod tests {
         let finished = |n: &str, end| Event::Finished { node: node(n), kind: "run", end, seconds: 1.25 };
         vec![
             Event::Scanning { source: node("base"), done: 1, total: 2 },
-            Event::Scanned { source: node("base"), hashed_bytes: 3_758_096_384 },
-            Event::Scanned { source: node("calib"), hashed_bytes: 0 },
+            Event::Scanned { source: node("base"), hashed_bytes: 3_758_096_384, unsettled: false },
+            Event::Scanned { source: node("calib"), hashed_bytes: 0, unsettled: true },
             Event::Started { node: node("quant"), kind: "quant", reasons: vec![Reason::NeverBuilt] },
             Event::Progress { node: node("quant"), done: 1, total: 2 },
             Event::Line { node: node("quant"), line: "layer 1\u{1b}[0m\r".to_owned() },
@@ -297,6 +322,14 @@ mod tests {
           notice a source moved
         ");
         assert_eq!(failed, ["check", "train"]);
+    }
+
+    #[test]
+    fn a_rate_is_told_when_there_is_one() {
+        let of = |ms, done| rate_text(Duration::from_millis(ms), done, 300 << 20);
+        assert_eq!([of(0, 1 << 20), of(999, 900 << 20), of(5000, 0)], ["", "", ""]);
+        assert_eq!(of(2000, 200 << 20), "  100.0 MiB/s  3.0 s left");
+        assert_eq!(of(1000, 1), "  1 B/s  87381 h 20 min left");
     }
 
     #[test]

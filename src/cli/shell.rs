@@ -11,9 +11,9 @@ use crate::cli::args::{Global, How};
 use crate::cli::diagnostics;
 use crate::cli::exit::Exit;
 use crate::cli::interrupt;
-use crate::cli::screen::{Screen, Told};
-use crate::cli::terminal::Terminal;
-use crate::front::{FrontError, Location, Looking, Project};
+use crate::cli::screen::{Screen, Told, verb_line};
+use crate::cli::terminal::{Terminal, Tone};
+use crate::front::{FrontError, IfNoStore, Location, Looking, Project, restore_windows};
 use crate::graph::lock::LockError;
 use crate::graph::{Diagnostics, SelectError};
 use crate::sched::Events;
@@ -23,6 +23,8 @@ pub(crate) struct Shell {
     pub(crate) terminal: Terminal,
     location: Location,
     cancel: Arc<AtomicBool>,
+    // Something went wrong that the command itself is not about.
+    beside: std::cell::Cell<bool>,
 }
 
 /// How a command ends: what keeps it from its answer is told by [`Shell::fail`].
@@ -36,7 +38,7 @@ impl Shell {
             graph: Some(global.graph.clone()),
             store: global.store.clone(),
         };
-        Self { terminal, location, cancel: interrupt::watch(terminal) }
+        Self { terminal, location, cancel: interrupt::watch(terminal), beside: std::cell::Cell::new(false) }
     }
 
     /// Where the project is.
@@ -44,11 +46,21 @@ impl Shell {
         &self.location
     }
 
-    /// Opens the project and asks it something, with a screen that shows what happens meanwhile.
+    /// Opens a project that was built and asks it something, with a screen that shows what happens meanwhile.
     pub(crate) fn ask<T>(
         &self,
         question: impl FnOnce(&Project, &Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
     ) -> Result<(T, Told), FrontError> {
+        self.restore_windows();
+        self.ask_of(Project::open_built(&self.location)?, question)
+    }
+
+    /// As [`Shell::ask`], for what learns of sources: a store is made where there is none.
+    pub(crate) fn make<T>(
+        &self,
+        question: impl FnOnce(&Project, &Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
+    ) -> Result<(T, Told), FrontError> {
+        self.restore_windows();
         self.ask_of(Project::open(&self.location)?, question)
     }
 
@@ -58,8 +70,13 @@ impl Shell {
         what: &[&str],
         question: impl FnOnce(&Project, &Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
     ) -> Result<(T, Told), FrontError> {
+        self.restore_windows();
         let ids = what.iter().all(|w| w.starts_with("b3:"));
-        let project = if ids { Project::open_for_ids(&self.location) } else { Project::open(&self.location) };
+        let project = if ids {
+            Project::open_for_ids(&self.location, IfNoStore::Refuse)
+        } else {
+            Project::open_built(&self.location)
+        };
         self.ask_of(project?, question)
     }
 
@@ -71,11 +88,29 @@ impl Shell {
         self.watch(|events, cancel| question(&project, events, cancel))
     }
 
+    /// Whether something went wrong that the command itself is not about, and that was told.
+    pub(crate) fn went_wrong_beside(&self) -> bool {
+        self.beside.get()
+    }
+
+    // Whoever was stopped for a step that a crash ended comes first, whatever the command is.
+    fn restore_windows(&self) {
+        if !crate::window::any_left() {
+            return;
+        }
+        let Ok((report, _)) = self.watch(|events, cancel| Ok(restore_windows(events, cancel))) else { return };
+        for e in report.errors {
+            self.beside.set(true);
+            self.error(&e.error, e.hint.as_deref());
+        }
+    }
+
     /// Asks something of a place where no project may be opened: its store may be damaged.
     pub(crate) fn look<T>(
         &self,
         question: impl FnOnce(&Location, &Events, &Arc<AtomicBool>) -> Result<T, FrontError>,
     ) -> Result<(T, Told), FrontError> {
+        self.restore_windows();
         self.watch(|events, cancel| question(&self.location, events, cancel))
     }
 
@@ -108,6 +143,9 @@ impl Shell {
             Some(d) => diagnostics::render(d, t.err),
             None => match error {
                 FrontError::Select { errors } => errors.iter().map(|e| self.select_error(e)).collect(),
+                FrontError::Sources { errors } => {
+                    errors.iter().map(|e| diagnostics::line(&e.to_string(), e.hint().as_deref(), t.err)).collect()
+                }
                 other => diagnostics::line(&other.to_string(), other.hint().as_deref(), t.err),
             },
         };
@@ -125,6 +163,33 @@ impl Shell {
     /// Tells of something that is wrong beside the answer.
     pub(crate) fn error(&self, error: &str, hint: Option<&str>) {
         self.terminal.say(&diagnostics::line(error, hint, self.terminal.err));
+    }
+
+    /// Says so where a graph has no node: then every answer is empty.
+    pub(crate) fn empty_graph(&self, nodes: usize) {
+        if nodes == 0 {
+            let what = format!(
+                "{} names no node: there is nothing to build",
+                self.location.graph.as_deref().unwrap_or(Path::new("graph.toml")).display()
+            );
+            let hint = "`graftwerk init` writes one to begin with, where there is none: move this one away, or see docs/tutorial.md";
+            self.notice_with(&what, hint);
+        }
+    }
+
+    fn notice_with(&self, what: &str, hint: &str) {
+        if !self.terminal.quiet {
+            self.terminal
+                .say(&(verb_line(self.terminal, Tone::Quiet, "notice", what, "") + &format!("    hint: {hint}\n")));
+        }
+    }
+
+    /// Says that nothing was built yet, for answers that need no store.
+    pub(crate) fn no_store(&self, path: &Path) {
+        self.notice_with(
+            &format!("there is no store yet at {}: nothing is built", path.display()),
+            "the first `graftwerk build` makes it; one that lies elsewhere is named by --store DIR",
+        );
     }
 
     /// Tells of sources that can't be taken.

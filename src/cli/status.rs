@@ -4,10 +4,18 @@ use crate::cli::args::Status;
 use crate::cli::exit::Exit;
 use crate::cli::shell::{Ended, Shell};
 use crate::cli::words;
-use crate::front::{Looking, NodeStatus, StatusReport};
+use crate::front::{self, FrontError, Looking, NodeStatus, StatusReport};
 
 pub(crate) fn run(shell: &Shell, args: &Status) -> Ended {
-    let (report, _) = shell.ask(|p, events, cancel| p.status(&args.nodes, Looking::default(), events, cancel))?;
+    let asked = shell.ask(|p, events, cancel| p.status(&args.nodes, Looking::default(), events, cancel));
+    let report = match asked {
+        Err(FrontError::NoStore { path }) => {
+            shell.no_store(&path);
+            front::unbuilt(shell.location(), &args.nodes)?
+        }
+        asked => asked?.0,
+    };
+    shell.empty_graph(report.nodes.len());
     shell.source_errors(report.errors.iter().map(|e| (e.error.as_str(), e.hint.as_deref())));
     if shell.terminal.json {
         shell.answer_json(&report);
@@ -53,7 +61,7 @@ mod tests {
             path: Some("/p/artifacts/x".into()),
         };
         let nodes = vec![node("graft-a", "fresh", Some(id.clone())), node("b", "stale", None)];
-        let report = StatusReport { nodes, errors: vec![] };
+        let report = StatusReport { nodes, errors: vec![], away: vec![] };
         assert_eq!(text(&report, false), "fresh  graft-a  graft  b3:0123456789ab\nstale  b        graft\n");
         assert!(text(&report, true).contains(&id));
     }

@@ -7,9 +7,12 @@ use crate::cli::args::Verify;
 use crate::cli::exit::Exit;
 use crate::cli::shell::{Ended, Shell};
 use crate::cli::words;
-use crate::front;
+use crate::front::{self, Claims, FrontError};
 
 pub(crate) fn run(shell: &Shell, args: &Verify) -> Ended {
+    if let Some(claims) = claims(args) {
+        return files(shell, args, &claims);
+    }
     let what = front::Verify { targets: args.what.clone(), against: args.against.clone(), quick: args.quick };
     let (found, _) = shell.look(|location, events, cancel| front::verify(location, &what, events, cancel))?;
     if shell.terminal.json {
@@ -18,6 +21,38 @@ pub(crate) fn run(shell: &Shell, args: &Verify) -> Ended {
         shell.terminal.print(&text(&found, shell.terminal.verbose, shell.terminal.quiet));
     }
     Ok(match found.exit_code() {
+        0 => Exit::Done,
+        code => Exit::Error(code),
+    })
+}
+
+fn claims(args: &Verify) -> Option<Claims> {
+    match (&args.signature, &args.key, &args.manifest) {
+        (Some(file), Some(key), _) => Some(Claims::Signature { file: file.clone(), key: key.clone() }),
+        (_, _, Some(file)) => Some(Claims::Manifest(file.clone())),
+        _ => None,
+    }
+}
+
+fn files(shell: &Shell, args: &Verify, claims: &Claims) -> Ended {
+    let [target] = args.what.as_slice() else {
+        let what = format!("a signature or a list is of one folder, and {} stand here", args.what.len());
+        let hint = "verify them one after the other".to_owned();
+        return Err(FrontError::Argument { what, hint: Some(hint) });
+    };
+    let (answer, _) =
+        shell.look(|location, events, cancel| front::verify_files(location, target, claims, events, cancel))?;
+    if shell.terminal.json {
+        shell.answer_json(&answer);
+    } else {
+        let mut s = text(&answer.found, shell.terminal.verbose, shell.terminal.quiet);
+        if let (Some(by), false) = (&answer.signed, shell.terminal.quiet) {
+            let key = if shell.terminal.verbose { by.key.as_str() } else { by.key.get(..12).unwrap_or_default() };
+            s.push_str(&format!("signed by the {} key {key}: {}\n", by.algorithm, words::plain(&by.predicate)));
+        }
+        shell.terminal.print(&s);
+    }
+    Ok(match answer.found.exit_code() {
         0 => Exit::Done,
         code => Exit::Error(code),
     })
@@ -48,16 +83,14 @@ fn text(found: &Verified, verbose: bool, quiet: bool) -> String {
 }
 
 fn collected(found: &Verified, verbose: bool) -> String {
-    let most = if verbose { found.collected.len() } else { MOST };
-    let mut s = String::new();
-    if !found.collected.is_empty() {
-        s.push_str("collected\n");
+    if found.collected.is_empty() {
+        return String::new();
     }
-    s.extend(found.collected.iter().take(most).map(|f| finding(f, verbose)));
-    if found.collected.len() > most {
-        s.push_str(&format!("  and {} more: -v names them\n", found.collected.len() - most));
+    if !verbose {
+        let trees = words::count(found.collected.len(), "tree");
+        return format!("{trees} whose bytes gc freed: -v names them\n");
     }
-    s
+    found.collected.iter().fold("collected\n".to_owned(), |s, f| s + &finding(f, verbose))
 }
 
 fn finding(f: &Finding, verbose: bool) -> String {

@@ -82,6 +82,18 @@ pub(crate) fn plain(line: &str) -> String {
     s
 }
 
+/// The text, or its beginning and end where it is longer than `most` characters.
+pub(crate) fn elided(text: &str, most: usize) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    if chars.len() <= most {
+        return text.to_owned();
+    }
+    let kept = most.saturating_sub(1);
+    let (head, tail) = (kept / 2, kept - kept / 2);
+    let (head, tail) = (&chars[..head], &chars[chars.len() - tail..]);
+    head.iter().chain(['…'].iter()).chain(tail).collect()
+}
+
 /// Columns, each as wide as its widest cell, two spaces apart; nothing hangs over at the end of a line.
 pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let mut table = comfy_table::Table::new();

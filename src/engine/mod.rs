@@ -1,6 +1,11 @@
 //! Container engines: reaching one, and what it can do. Docker from 20.10 up, and Podman's socket.
 
 pub mod address;
+pub mod container;
+pub mod gpu;
+pub mod image;
+pub mod labels;
+pub mod neighbour;
 
 use std::future::Future;
 use std::time::Duration;
@@ -78,6 +83,16 @@ pub enum EngineError {
     /// No runtime for talking to it.
     #[error("cannot start talking to a container engine: {0}")]
     Runtime(#[source] std::io::Error),
+    /// It answered, and says no.
+    #[error("the container engine can't {what}: {said}")]
+    Refused {
+        /// What it was asked to do.
+        what: String,
+        /// The status of its answer; 0 where that is not known.
+        status: u16,
+        /// What it says.
+        said: String,
+    },
 }
 
 impl EngineError {
@@ -98,7 +113,7 @@ impl EngineError {
             EngineError::Unreachable { .. } | EngineError::Silent { .. } => {
                 "look whether it runs and whether DOCKER_HOST is right".to_owned()
             }
-            EngineError::Runtime(_) => return None,
+            EngineError::Runtime(_) | EngineError::Refused { .. } => return None,
         })
     }
 }
@@ -160,6 +175,31 @@ impl Engine {
     /// Where it is.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Asks it to do something, and waits for the answer, however long that takes; `what` completes "can't …". Errors:
+    /// [`EngineError::Refused`] with what it says, [`EngineError::Unreachable`] where it does not answer.
+    pub(crate) fn ask<T>(
+        &self,
+        what: &str,
+        question: impl Future<Output = Result<T, bollard::errors::Error>>,
+    ) -> Result<T, EngineError> {
+        self.runtime.block_on(question).map_err(|e| self.refusal(what, e))
+    }
+
+    /// A client's error as ours.
+    pub(crate) fn refusal(&self, what: &str, e: bollard::errors::Error) -> EngineError {
+        match e {
+            bollard::errors::Error::DockerResponseServerError { status_code, message } => {
+                EngineError::Refused { what: what.to_owned(), status: status_code, said: message }
+            }
+            source => EngineError::Unreachable { address: self.address.clone(), source },
+        }
+    }
+
+    /// The client, for what has no method of its own here.
+    pub(crate) fn client(&self) -> &Docker {
+        &self.docker
     }
 
     /// What it says of itself. Errors: as [`Engine::connect`].

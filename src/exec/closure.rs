@@ -17,6 +17,7 @@ pub(super) struct Closure<'a> {
     cache: Option<Vec<(String, String)>>,
     seen: BTreeSet<String>,
     tools: Tools,
+    elsewhere: bool,
 }
 
 // As many interpreters of interpreters as the kernel follows.
@@ -26,7 +27,21 @@ impl<'a> Closure<'a> {
     /// Nothing yet. `path` and `library_path` are the step's PATH and LD_LIBRARY_PATH.
     pub(super) fn new(inside: Inside<'a>, digests: &'a dyn FileDigests, path: String, library_path: &str) -> Self {
         let library_path = library_path.split(':').filter(|d| d.starts_with('/')).map(str::to_owned).collect();
-        Self { inside, digests, path, library_path, cache: None, seen: BTreeSet::new(), tools: Tools::default() }
+        Self {
+            inside,
+            digests,
+            path,
+            library_path,
+            cache: None,
+            seen: BTreeSet::new(),
+            tools: Tools::default(),
+            elsewhere: false,
+        }
+    }
+
+    /// What is found will be seen at places of its own: none of the sandbox's hides it.
+    pub(super) fn seen_elsewhere(self) -> Self {
+        Self { elsewhere: true, ..self }
     }
 
     fn find(&self, path: &str) -> Result<Option<Found>, ToolError> {
@@ -193,7 +208,7 @@ impl<'a> Closure<'a> {
             return Ok(ToolFile { host: found.host.clone(), digest: Digest::of(b""), executable: found.executable });
         }
         let hidden = ["/proc/", "/dev/", "/sys/", "/tmp/", "/out/", "/in/"];
-        if hidden.iter().any(|h| found.real.starts_with(h)) {
+        if !self.elsewhere && hidden.iter().any(|h| found.real.starts_with(h)) {
             return Err(ToolError::Hidden { path: found.real.clone() });
         }
         if let Some(file) = self.tools.files.get(&found.real) {

@@ -6,6 +6,8 @@
 //! | [`spec`] | a command and everything it sees, ready to run |
 //! | [`process`], [`tail`] | the parent's side: start, log, time limit, stop |
 //! | `helper`, `namespaces`, `rootfs`, `bare`, `sys`, `wire` | the other side, in this program started again |
+//! | [`container`], [`within`] | the same command in a container of an engine; this program inside it |
+//! | [`secret`] | values that are to be found nowhere afterwards |
 //! | [`outcheck`] | what an output folder may not hold |
 //! | [`probe`] | whether this system lets us isolate at all |
 //!
@@ -16,24 +18,31 @@
 
 mod bare;
 mod closure;
+pub mod container;
 mod elf;
 mod helper;
 mod inside;
+pub mod missing;
 mod namespaces;
 pub mod outcheck;
 pub mod probe;
 pub mod process;
 mod rootfs;
+pub mod secret;
 pub mod spec;
 mod sys;
 pub mod tail;
 pub mod tools;
 mod wire;
+pub mod within;
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+use crate::engine::EngineError;
+use crate::engine::gpu::hint_for_refusal;
 
 pub use outcheck::{OutputFault, check_output};
 pub use process::{Ending, Exit, run};
@@ -42,6 +51,10 @@ pub use tools::{Tools, resolve};
 
 /// The hidden first argument with which this program becomes the helper of a sandbox.
 pub const HELPER_ARGUMENT: &str = "__sandbox";
+/// The hidden first argument with which it becomes a step inside a container.
+pub const WITHIN_ARGUMENT: &str = "__within";
+/// The hidden first argument with which it gives what a step wrote to the caller, inside a container.
+pub const RECLAIM_ARGUMENT: &str = "__reclaim";
 /// The hidden first argument with which it says whether this system lets steps be isolated.
 pub const PROBE_ARGUMENT: &str = "__sandbox-probe";
 
@@ -50,6 +63,8 @@ pub fn hidden_command(first: Option<&OsStr>) -> Option<ExitCode> {
     match first?.to_str()? {
         HELPER_ARGUMENT => Some(helper::main()),
         PROBE_ARGUMENT => Some(probe::main()),
+        WITHIN_ARGUMENT => Some(within::main()),
+        RECLAIM_ARGUMENT => Some(within::reclaim()),
         _ => None,
     }
 }
@@ -107,6 +122,22 @@ pub enum ExecError {
         /// What the system says.
         source: io::Error,
     },
+    /// The container engine did not do what was asked of it.
+    #[error("{source}{}", if *begun { ": nothing of the step's output was kept" } else { "" })]
+    Engine {
+        /// What it says.
+        source: EngineError,
+        /// Whether the step had begun.
+        begun: bool,
+    },
+    /// The engine does not see this host's files.
+    #[error("the container engine at {address} does not see the files of this machine: {said}")]
+    Elsewhere {
+        /// Where it is.
+        address: String,
+        /// What it says, or what was seen.
+        said: String,
+    },
     /// The helper ended without a word about the step.
     #[error("the sandbox helper {} ended early ({how}){}", helper.display(), said.iter().map(|l| format!("\n  {l}")).collect::<String>())]
     Helper {
@@ -141,6 +172,18 @@ impl ExecError {
                 Some(libc::ENOENT) => Some("only what is declared exists inside".to_owned()),
                 _ => None,
             },
+            Self::Engine { source, .. } => {
+                let about_gpus = match source {
+                    EngineError::Refused { said, .. } => hint_for_refusal(said).map(str::to_owned),
+                    _ => None,
+                };
+                about_gpus.or_else(|| source.hint())
+            }
+            Self::Elsewhere { .. } => Some(
+                "run graftwerk on the engine's own machine, or use an engine of this one: the step's inputs can't be \
+                 mounted there"
+                    .to_owned(),
+            ),
             Self::Io { .. } | Self::Helper { .. } => None,
         }
     }

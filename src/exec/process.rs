@@ -35,6 +35,10 @@ pub enum Ending {
     TimedOut(Duration),
     /// It was ended because the build is being stopped.
     Cancelled,
+    /// The kernel ended it for want of memory: more than this limit in bytes, or than the host had.
+    OutOfMemory(Option<u64>),
+    /// Its container engine went away, and the container ended with it.
+    EngineLeft(i64),
 }
 
 impl fmt::Display for Ending {
@@ -47,6 +51,15 @@ impl fmt::Display for Ending {
             },
             Self::TimedOut(t) => write!(f, "was ended after its time limit of {} s", t.as_secs_f64()),
             Self::Cancelled => write!(f, "was ended because the build is being stopped"),
+            Self::OutOfMemory(Some(limit)) => write!(
+                f,
+                "was killed by the kernel for want of memory: it wanted more than its limit of {}",
+                crate::size::shown(*limit)
+            ),
+            Self::OutOfMemory(None) => write!(f, "was killed by the kernel for want of memory on the engine's host"),
+            Self::EngineLeft(code) => {
+                write!(f, "was ended with code {code} when its container engine stopped or restarted")
+            }
         }
     }
 }

@@ -88,8 +88,14 @@ pub struct ProcessSpec {
     pub timeout: Option<Duration>,
     /// How long a step that is asked to end may take before it is killed.
     pub grace: Duration,
-    /// Namespaces, or none at all.
+    /// Namespaces, a container, or none at all.
     pub isolation: Isolation,
+    /// The names of the variables that the step declares.
+    pub declared_env: std::collections::BTreeSet<String>,
+    /// Where the step's things are.
+    pub layout: Layout,
+    /// Variables that hold secrets: set inside, by our own program, and nowhere else.
+    pub secret_env: BTreeMap<String, Text>,
     /// The program to start as helper: `graftwerk` itself.
     pub helper: PathBuf,
     aliases: BTreeMap<String, String>,
@@ -97,7 +103,7 @@ pub struct ProcessSpec {
 
 impl ProcessSpec {
     /// Puts a step together. With [`Isolation::None`] nothing is mounted: places are real ones of the host, below the
-    /// scratch folder. Any other isolation means namespaces. Errors: [`ExecError::Place`] where two inputs want one
+    /// scratch folder. Errors: [`ExecError::Place`] where two inputs want one
     /// place or one that is not free; [`ExecError::Io`] where a blob is nowhere.
     pub fn new(
         step: &ProcessStep,
@@ -106,7 +112,10 @@ impl ProcessSpec {
         places: Places,
         isolation: Isolation,
     ) -> Result<Self, ExecError> {
-        let isolation = if isolation == Isolation::None { Isolation::None } else { Isolation::Namespaces };
+        let isolation = match isolation {
+            Isolation::Builtin => Isolation::Namespaces,
+            other => other,
+        };
         let layout = match isolation {
             Isolation::None => bare_layout(inputs, &places)?,
             _ => Layout::inside(inputs),
@@ -139,9 +148,13 @@ impl ProcessSpec {
         let render = |t: &Text| t.render(&layout);
         let argv: Vec<String> = step.argv.iter().map(render).collect();
         let mut env = fixed_environment(&layout.tmp);
-        env.extend(step.env.iter().map(|(k, v)| (k.clone(), render(v))));
+        let (secret_env, plain): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            step.env.clone().into_iter().partition(|(_, text)| text.is_secret());
+        env.extend(plain.iter().map(|(k, v)| (k.clone(), render(v))));
         let program = match isolation {
             Isolation::None => bare_program(&argv, &env),
+            // Which of the image's programs that is, is found inside.
+            Isolation::Container => argv.first().cloned().unwrap_or_default(),
             _ => tools.program.clone(),
         };
         Ok(Self {
@@ -153,10 +166,13 @@ impl ProcessSpec {
             mounts,
             links,
             manifest: manifest(inputs, &step.params, &layout),
+            layout,
             places,
             timeout: step.timeout_seconds.map(Duration::from_secs),
             grace: Duration::from_secs(10),
             isolation,
+            declared_env: step.env.keys().cloned().collect(),
+            secret_env,
             helper: PathBuf::from("/proc/self/exe"),
             aliases,
         })

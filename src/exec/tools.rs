@@ -172,3 +172,12 @@ pub fn resolve(
     }
     Ok(Tools { program, ..closure.finish()? })
 }
+
+/// A program of the host with its interpreter and libraries, wherever it lies: it will be seen at a place of its own.
+/// Errors: [`ToolError`].
+pub(super) fn of_host(program: &Path, digests: &dyn FileDigests) -> Result<Tools, ToolError> {
+    let none = BTreeMap::new();
+    let mut closure = Closure::new(Inside::new(&none)?, digests, PATH.to_owned(), "").seen_elsewhere();
+    let program = closure.program(&program.to_string_lossy())?;
+    Ok(Tools { program, ..closure.finish()? })
+}

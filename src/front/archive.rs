@@ -17,9 +17,9 @@ use crate::digest::{RecipeId, TreeId};
 use crate::front::error::{FrontError, Result};
 use crate::front::query::one_id;
 use crate::front::waits::listen;
-use crate::front::{Location, Project};
+use crate::front::{IfNoStore, Location, Project};
 use crate::fsx::part::Part;
-use crate::fsx::{Placed, at};
+use crate::fsx::{self, Placed, at};
 use crate::model::run::RunRecord;
 use crate::sched::{Event, Events};
 use crate::store::roots::{Root, Roots};
@@ -253,7 +253,7 @@ pub fn import(
     events: &Events,
     cancel: &Arc<AtomicBool>,
 ) -> Result<ImportReport> {
-    let store = Project::open_for_ids(location)?.store;
+    let store = Project::open_for_ids(location, IfNoStore::Make)?.store;
     let _listening = listen(&store, events, cancel);
     let mut file;
     let (path, from): (Option<&Path>, &mut dyn Read) = match from {
@@ -267,7 +267,7 @@ pub fn import(
     let mut tell = |done, total| progress.tell(done, total);
     let done = archive::import(&store, from, &mut tell, &|| cancel.load(Ordering::Relaxed))?;
     let path = path.map(|p| p.canonicalize().unwrap_or_else(|_| p.to_owned()));
-    hold(&store, path.as_deref(), &done)?;
+    hold(&store, path.as_deref(), &done, cancel)?;
     store.flush_index();
     for line in store.take_notes() {
         let _ = events.send(Event::Notice(line));
@@ -284,7 +284,7 @@ pub fn import(
 
 // Roots of its own, named by the archive's content: taking it in twice holds it once. There is no such graph, so whoever
 // looks for one finds that these are held until somebody lets go of them.
-fn hold(store: &Store, path: Option<&Path>, done: &archive::Imported) -> Result<()> {
+fn hold(store: &Store, path: Option<&Path>, done: &archive::Imported, cancel: &AtomicBool) -> Result<()> {
     let mut roots = Roots {
         project: path.map_or_else(|| PathBuf::from("-"), Path::to_owned),
         graph: store.dir().join("imported").join(done.archive.hex()),
@@ -297,6 +297,10 @@ fn hold(store: &Store, path: Option<&Path>, done: &archive::Imported) -> Result<
         }
     }
     let graph = roots.graph.clone();
+    // A collector may be letting go of what an earlier import of it held.
+    let lock =
+        fsx::lock::lock(&store.project_lock(&graph), "import", true, &mut |_| {}, &|| cancel.load(Ordering::Relaxed));
+    let Some(_turn) = lock.map_err(StoreError::from)? else { return Err(FrontError::Interrupted) };
     Ok(store.put_roots(&graph, &roots)?)
 }
 

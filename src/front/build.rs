@@ -9,7 +9,7 @@ use crate::digest::TreeId;
 use crate::front::error::{FrontError, Result};
 use crate::front::report::{BuildReport, ErrorReport, PlanReport, PlanStep, StepReport};
 use crate::front::waits::Waits;
-use crate::front::{Looking, Project, Sources};
+use crate::front::{IfAway, Looking, Project, Sources};
 use crate::fsx;
 use crate::graph::Lock;
 use crate::plan::{Machine, State};
@@ -38,21 +38,25 @@ impl Project {
     ) -> Result<BuildReport> {
         let selection = self.select(goals)?;
         let _listening = self.listen(events, cancel);
-        let sources = self.scan(selection.sources.iter(), options.looking.check_content, events, cancel)?;
+        let sources =
+            self.scan(selection.sources.iter(), (options.looking.check_content, IfAway::Refuse), events, cancel)?;
         if options.looking.locked {
             self.hold_lock(&sources)?;
         }
         let before = self.roots()?;
+        self.store.build_begins(&self.graph_path);
         let pins = self.pins();
         let processes = Arc::new(self.processes(options.looking));
         let states = sources.states.clone();
         let mut machine =
             self.machine(&selection, states, (&before, &pins), &processes, (options.looking.unsandboxed, true))?;
         self.tell_notes(events);
+        let settled = |s: &State| matches!(s, State::Present { .. } | State::Known(_));
+        self.secrets_are_there(machine.report().filter(|n| !settled(n.state)).map(|n| n.spec))?;
         let _ = events.send(planned(&machine));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            .max_blocking_threads(options.run.jobs.max(1) + 1)
+            .max_blocking_threads(options.run.jobs.max(1) + 2 * sched::MOST_ON_GPUS + 1)
             .enable_all()
             .build()
             .map_err(FrontError::Runtime)?;
@@ -62,8 +66,9 @@ impl Project {
         let waits = Waits::whatever_happens(events, cancel);
         let mut unkept = self.keep(&machine, &sources, events, &waits)?;
         let ended = ended?;
+        unkept.extend(ended.troubles.iter().map(|t| ErrorReport { error: t.error.clone(), hint: t.hint.clone() }));
         if !options.looking.locked {
-            match self.write_lock(&sources, &waits) {
+            match self.write_lock(&sources, &processes.images().resolved(), &waits) {
                 Err(FrontError::Store(e)) if !e.is_damage() => {
                     unkept.push(ErrorReport { error: e.to_string(), hint: e.hint() });
                 }
@@ -90,7 +95,7 @@ impl Project {
         Ok(BuildReport { steps, ok, errors, interrupted: ended.interrupted })
     }
 
-    fn tell_notes(&self, events: &Events) {
+    pub(super) fn tell_notes(&self, events: &Events) {
         for line in self.store.take_notes() {
             let _ = events.send(Event::Notice(line));
         }
@@ -109,6 +114,8 @@ impl Project {
         let mut roots = self.roots()?;
         roots.project.clone_from(&self.root);
         roots.graph.clone_from(&self.graph_path);
+        let unended =
+            if self.store.read_only() { Vec::new() } else { self.store.take_unended(&self.graph_path, &mut roots)? };
         roots.pins = Lock::read(&self.lock_path)?.pins.iter().map(|(recipe, pin)| (*recipe, pin.tree)).collect();
         for (name, state) in &sources.states {
             if let Ok((tree, _)) = state {
@@ -119,7 +126,12 @@ impl Project {
         for n in machine.report() {
             let (State::Known(run) | State::Present { run, .. }) = n.state else { continue };
             let Some(tree) = run.tree() else { continue };
-            roots.enter(n.spec.name.as_str(), Root { recipe: run.recipe, tree, seq: run.seq });
+            let name = n.spec.name.as_str();
+            // Roots say what must be there; what nobody needed may have been collected.
+            let named = roots.nodes.get(name).is_some_and(|list| list.iter().any(|r| r.tree == tree));
+            if named || matches!(n.state, State::Present { .. }) || self.is_whole(tree)? {
+                roots.enter(name, Root { recipe: run.recipe, tree, seq: run.seq });
+            }
             if matches!(n.state, State::Present { .. }) && run.verdict() != Some(false) {
                 links.push((n.spec.name.to_string(), tree));
             }
@@ -128,7 +140,13 @@ impl Project {
         // Of a full disk the steps' own errors say more than this one: it is told beside them.
         match self.store.put_roots(&self.graph_path, &roots) {
             Err(e) if !e.is_damage() => unkept.push(ErrorReport { error: e.to_string(), hint: e.hint() }),
-            done => done?,
+            done => {
+                done?;
+                match self.store.builds_ended(&unended) {
+                    Err(e) if !e.is_damage() => unkept.push(ErrorReport { error: e.to_string(), hint: e.hint() }),
+                    done => done?,
+                }
+            }
         }
         drop(writing);
         for (name, tree) in links {
@@ -147,6 +165,15 @@ impl Project {
             }
         }
         Ok(unkept)
+    }
+
+    // Whether all its bytes are there, and stay as long as this process lives.
+    fn is_whole(&self, tree: TreeId) -> Result<bool> {
+        self.store.hold_trees([tree])?;
+        Ok(match self.store.tree(tree)? {
+            Some(listing) => self.store.absent(&listing)?.is_empty(),
+            None => false,
+        })
     }
 
     // `out/NODE`, a link for people. Replaced in one step; anything there that is no link of ours is left alone.
@@ -187,9 +214,14 @@ impl Project {
             }
             share_recipes(steps)
         };
-        let (mut steps, sources): (Vec<PlanStep>, _) = self.at_rest(goals, looking, events, cancel, read)?;
+        let (mut steps, sources): (Vec<PlanStep>, _) =
+            self.at_rest(goals, (looking, IfAway::Refuse), events, cancel, read)?;
+        let selection = self.select(goals)?;
+        self.tell_moved(&self.engine_images(), selection.in_order(&self.graph), events);
         self.predict(&mut steps)?;
-        Ok(PlanReport { steps, errors: error_reports(&sources.errors) })
+        let copies = steps.iter().any(|s| s.space.is_some_and(|s| s.copies > 0)) && !self.store.read_only();
+        let clones = copies.then(|| fsx::probe::shares_extents(self.store.temp_dir()));
+        Ok(PlanReport { steps, errors: error_reports(&sources.errors), clones })
     }
 
     // How long each step that runs took last time. One that waits for another with the same recipe takes none.
@@ -207,13 +239,13 @@ impl Project {
     pub(crate) fn at_rest<T>(
         &self,
         goals: &[String],
-        looking: Looking,
+        (looking, if_away): (Looking, IfAway),
         events: &Events,
         cancel: &Arc<AtomicBool>,
         read: impl FnOnce(&Machine<'_>) -> T,
     ) -> Result<(T, Sources)> {
         let selection = self.select(goals)?;
-        let sources = self.scan(selection.sources.iter(), looking.check_content, events, cancel)?;
+        let sources = self.scan(selection.sources.iter(), (looking.check_content, if_away), events, cancel)?;
         if cancel.load(Ordering::Relaxed) {
             return Err(FrontError::Interrupted);
         }

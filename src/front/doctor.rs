@@ -1,5 +1,7 @@
 //! `doctor`: what of this machine works for graftwerk, what does not, and how to mend it.
 
+mod gpus;
+
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -60,8 +62,11 @@ pub fn doctor(location: &Location) -> Diagnosis {
     all.push(space(&near_store));
     all.push(isolation());
     all.push(machine());
-    engine(&mut all);
-    all.push(gpus(Path::new("/proc/driver/nvidia")));
+    let stated = Project::places(location).0.ok().and_then(|g| g.engine.host);
+    engine(stated.as_deref(), &mut all);
+    all.push(compose(&programs(), &plugin_folders()));
+    all.extend(gpus::gpus(&crate::gpu::inventory(), &crate::gpu::leases().unwrap_or_default()));
+    all.extend(gpus::windows());
     let ok = all.iter().all(|f| f.health != Health::Fails);
     Diagnosis { findings: all, ok }
 }
@@ -80,11 +85,14 @@ fn fails(what: &'static str, found: impl Into<String>, hint: Option<String>) -> 
 
 // Comes back: where the store is or would be.
 fn graph_and_store(location: &Location, all: &mut Vec<Finding>) -> PathBuf {
-    let (graph, store) = Project::places(location);
+    let (graph, root, store) = Project::places(location);
     match graph {
         Ok(graph) => {
             let (n, m) = (graph.nodes.len(), graph.sources.len());
-            all.push(works("graph", format!("{n} nodes and {m} sources")));
+            let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+            all.push(works("graph", format!("{} and {}", count(n, "node"), count(m, "source"))));
+            let paths = graph.sources.values().map(|s| (s.name.as_str(), root.join(&s.path)));
+            all.extend(sources(&paths.collect::<Vec<_>>()));
         }
         Err(e @ crate::front::FrontError::NoGraph { .. }) => {
             all.push(lacks("graph", e.to_string(), "`graftwerk init` begins one, -C DIR names another folder"));
@@ -108,6 +116,26 @@ fn graph_and_store(location: &Location, all: &mut Vec<Finding>) -> PathBuf {
         Err(e) => fails("store", e.to_string(), None),
     });
     store
+}
+
+// How many missing sources a line names.
+const MOST_SOURCES: usize = 5;
+
+fn sources(paths: &[(&str, PathBuf)]) -> Option<Finding> {
+    let gone: Vec<String> =
+        paths.iter().filter(|(_, p)| !p.exists()).map(|(name, p)| format!("{name} at {}", p.display())).collect();
+    if paths.is_empty() {
+        return None;
+    }
+    if gone.is_empty() {
+        return Some(works("sources", "all of them are where the graph says"));
+    }
+    let mut shown = gone.iter().take(MOST_SOURCES).cloned().collect::<Vec<_>>().join(", ");
+    if gone.len() > MOST_SOURCES {
+        shown.push_str(&format!(", and {} more", gone.len() - MOST_SOURCES));
+    }
+    let hint = "put the folder there, mount its drive, or mend the path in graph.toml; what was built of it can be asked for all the same";
+    Some(lacks("sources", format!("not there: {shown}"), hint))
 }
 
 fn file_system(dir: &Path, all: &mut Vec<Finding>) {
@@ -203,9 +231,14 @@ fn machine() -> Finding {
     works("machine", format!("{cores} cores{memory}"))
 }
 
-fn engine(all: &mut Vec<Finding>) {
+fn engine(stated: Option<&str>, all: &mut Vec<Finding>) {
     let what = "engine";
-    let address = match engine::at_hand() {
+    let at_hand = match (engine::at_hand(), stated) {
+        // What the environment says wins over what the graph says.
+        (Ok(None | Some((_, engine::Said::Usual))), Some(host)) => host.parse().map(|a| Some((a, engine::Said::Usual))),
+        (at_hand, _) => at_hand,
+    };
+    let address = match at_hand {
         Ok(Some((address, _))) => address,
         Ok(None) => {
             let hint = "only for serving and for steps in containers: start one, or let DOCKER_HOST say where it is";
@@ -213,7 +246,7 @@ fn engine(all: &mut Vec<Finding>) {
             return;
         }
         Err(e) => {
-            all.push(lacks(what, format!("DOCKER_HOST: {e}"), e.hint()));
+            all.push(lacks(what, e.to_string(), e.hint()));
             return;
         }
     };
@@ -221,6 +254,36 @@ fn engine(all: &mut Vec<Finding>) {
         Ok(p) => all.extend(engine_findings(&address, &p)),
         Err(e) => all.push(lacks(what, e.to_string(), &e.hint().unwrap_or_else(|| "look at its log".to_owned()))),
     }
+}
+
+// Where a shell looks for programs.
+fn programs() -> Vec<PathBuf> {
+    std::env::var_os("PATH").map_or_else(Vec::new, |p| std::env::split_paths(&p).collect())
+}
+
+// Where the docker command looks for its plugins.
+fn plugin_folders() -> Vec<PathBuf> {
+    let own = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
+    let own = own.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker")));
+    let system = ["/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec"];
+    let system = system.into_iter().map(|d| Path::new(d).join("docker/cli-plugins"));
+    own.map(|d| d.join("cli-plugins")).into_iter().chain(system).collect()
+}
+
+// A seat is a compose file: something has to start it.
+fn compose(programs: &[PathBuf], plugins: &[PathBuf]) -> Finding {
+    let first = |folders: &[PathBuf], name: &str| folders.iter().map(|d| d.join(name)).find(|p| p.is_file());
+    if let Some(at) = first(plugins, "docker-compose") {
+        return works("compose", format!("`docker compose`, by {}", at.display()));
+    }
+    for name in ["docker-compose", "podman-compose"] {
+        if let Some(at) = first(programs, name) {
+            return works("compose", format!("`{name}`, at {}: write that for `docker compose`", at.display()));
+        }
+    }
+    let hint =
+        "only for starting seats: the packages are called docker-compose-plugin, docker-compose-v2 or docker-compose";
+    lacks("compose", "neither `docker compose` nor `docker-compose` is there", hint)
 }
 
 fn engine_findings(address: &Address, p: &Portrait) -> Vec<Finding> {
@@ -243,23 +306,6 @@ fn engine_findings(address: &Address, p: &Portrait) -> Vec<Finding> {
     let said = format!("{} can work", good.join(", "));
     found.push(if bad.is_empty() { works("GPU ways", said) } else { lacks("GPU ways", said, &bad.join("; ")) });
     found
-}
-
-fn gpus(driver: &Path) -> Finding {
-    let folder = driver.join("gpus");
-    let names = fsx::names(&folder).unwrap_or_default();
-    if names.is_empty() {
-        return lacks("GPUs", "no NVIDIA driver, or no card", "only serving and GPU steps need one");
-    }
-    let model = |bus: &std::ffi::OsString| {
-        let text = std::fs::read_to_string(folder.join(bus).join("information")).unwrap_or_default();
-        let line = text.lines().find_map(|l| l.strip_prefix("Model:").map(|m| m.trim().to_owned()));
-        line.unwrap_or_else(|| "unknown model".to_owned())
-    };
-    let cards: Vec<String> = names.iter().map(model).collect();
-    let version = std::fs::read_to_string(driver.join("version")).unwrap_or_default();
-    let version = version.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit()) && w.contains('.'));
-    works("GPUs", format!("{}; driver {}", cards.join(", "), version.unwrap_or("of unknown version")))
 }
 
 #[cfg(test)]
@@ -285,15 +331,31 @@ mod tests {
     }
 
     #[test]
-    fn cards_are_named_with_their_driver() {
+    fn compose_is_found_as_a_plugin_or_as_a_program() {
         let t = tempfile::tempdir().unwrap();
-        assert_eq!(gpus(t.path()).health, Health::Lacks);
-        let card = t.path().join("gpus/0000:17:00.0");
-        std::fs::create_dir_all(&card).unwrap();
-        std::fs::write(card.join("information"), "Model: \t\t NVIDIA H200\nIRQ: 1\n").unwrap();
-        let version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build\n";
-        std::fs::write(t.path().join("version"), version).unwrap();
-        let f = gpus(t.path());
-        assert_eq!((f.health, f.found.as_str()), (Health::Works, "NVIDIA H200; driver 570.124.06"));
+        let (programs, plugins) = (vec![t.path().join("bin")], vec![t.path().join("plugins")]);
+        assert_eq!(compose(&programs, &plugins).health, Health::Lacks);
+        for (folder, name, says) in [
+            ("bin", "podman-compose", "`podman-compose`, at "),
+            ("bin", "docker-compose", "`docker-compose`, at "),
+            ("plugins", "docker-compose", "`docker compose`, by "),
+        ] {
+            std::fs::create_dir_all(t.path().join(folder)).unwrap();
+            std::fs::write(t.path().join(folder).join(name), "").unwrap();
+            let f = compose(&programs, &plugins);
+            assert!(f.health == Health::Works && f.found.starts_with(says), "{f:?}");
+        }
+    }
+
+    #[test]
+    fn sources_that_are_not_there_are_named_and_hinder_nothing_else() {
+        let t = tempfile::tempdir().unwrap();
+        let there = ("here", t.path().to_owned());
+        assert_eq!(sources(std::slice::from_ref(&there)).unwrap().health, Health::Works);
+        let names = ["a", "b", "c", "d", "e", "f"].map(|n| (n, t.path().join(n)));
+        let f = sources(&[&[there], &names[..]].concat()).unwrap();
+        assert_eq!(f.health, Health::Lacks);
+        assert!(f.found.starts_with(&format!("not there: a at {}/a, b at ", t.path().display())), "{}", f.found);
+        assert!(f.found.ends_with(", and 1 more"), "{}", f.found);
     }
 }

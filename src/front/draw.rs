@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::front::Project;
 use crate::front::error::{FrontError, Result};
 use crate::front::report::ErrorReport;
+use crate::graph::{Graph, Selection};
 
 /// One thing in the picture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -155,6 +156,26 @@ impl Drawing {
     }
 }
 
+pub(super) fn edges(graph: &Graph, selection: &Selection) -> Vec<DrawnEdge> {
+    let mut edges = Vec::new();
+    for node in selection.in_order(graph) {
+        let mut into: Vec<DrawnEdge> = node
+            .inputs
+            .values()
+            .map(|i| DrawnEdge { from: i.from.name().to_string(), to: node.name.to_string(), what: "input" })
+            .chain(node.gates.iter().map(|g| DrawnEdge {
+                from: g.to_string(),
+                to: node.name.to_string(),
+                what: "gate",
+            }))
+            .collect();
+        into.sort();
+        into.dedup();
+        edges.extend(into);
+    }
+    edges
+}
+
 impl Project {
     /// The graph of the goals and all that they need, or of everything.
     pub fn draw(
@@ -173,7 +194,7 @@ impl Project {
                 })
                 .collect()
         };
-        let (nodes, sources) = self.at_rest(goals, looking, events, cancel, read)?;
+        let (nodes, sources) = self.at_rest(goals, (looking, crate::front::IfAway::AsLocked), events, cancel, read)?;
         if cancel.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(FrontError::Interrupted);
         }
@@ -181,27 +202,13 @@ impl Project {
             .sources
             .iter()
             .map(|name| {
-                let taken = sources.states.get(name).is_some_and(std::result::Result::is_ok);
+                let there = sources.states.get(name).is_some_and(std::result::Result::is_ok);
+                let taken = there && !sources.away.iter().any(|(away, _)| away == name);
                 DrawnNode { name: name.to_string(), kind: "source", state: if taken { "source" } else { "failed" } }
             })
             .collect();
         all.extend(nodes);
-        let mut edges = Vec::new();
-        for node in selection.in_order(&self.graph) {
-            let mut into: Vec<DrawnEdge> = node
-                .inputs
-                .values()
-                .map(|i| DrawnEdge { from: i.from.name().to_string(), to: node.name.to_string(), what: "input" })
-                .chain(node.gates.iter().map(|g| DrawnEdge {
-                    from: g.to_string(),
-                    to: node.name.to_string(),
-                    what: "gate",
-                }))
-                .collect();
-            into.sort();
-            into.dedup();
-            edges.extend(into);
-        }
+        let edges = edges(&self.graph, &selection);
         Ok(Drawing { nodes: all, edges, errors: crate::front::build::error_reports(&sources.errors) })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::attest::AttestError;
 use crate::audit::archive::ArchiveError;
 use crate::audit::hold::HoldError;
 use crate::graph::lock::{Drift, LockError};
@@ -41,6 +42,18 @@ pub enum FrontError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Several sources can't be taken.
+    #[error("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Sources {
+        /// One error a source.
+        errors: Vec<StoreError>,
+    },
+    /// Nothing was built yet, and a question makes no store.
+    #[error("there is no store yet at {}", path.display())]
+    NoStore {
+        /// Where it would be.
+        path: PathBuf,
+    },
     /// There is no archive to read.
     #[error("cannot read {}: {source}", path.display())]
     NoArchive {
@@ -52,6 +65,9 @@ pub enum FrontError {
     /// An archive can't be taken in or made.
     #[error(transparent)]
     Archive(ArchiveError),
+    /// A key, a signature or a list of digests can't be used, or a signature does not hold.
+    #[error(transparent)]
+    Attest(AttestError),
     /// A node has no tree that could be shown.
     #[error("{node} is not built: {why}")]
     NotBuilt {
@@ -104,6 +120,18 @@ fn list(drifts: &[Drift]) -> String {
 }
 
 impl FrontError {
+    /// The error of sources that can't be taken: all of them are named.
+    pub(super) fn of_sources(mut errors: Vec<StoreError>) -> Self {
+        match errors.pop() {
+            Some(one) if errors.is_empty() => FrontError::Store(one),
+            Some(last) => {
+                errors.push(last);
+                FrontError::Sources { errors }
+            }
+            None => FrontError::Interrupted,
+        }
+    }
+
     /// The exit code: 1 a step failed or is not built, 2 usage or graph, 3 a damaged store, 130 interrupted.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -114,12 +142,16 @@ impl FrontError {
             | FrontError::Lock(_)
             | FrontError::Drift { .. }
             | FrontError::Argument { .. }
-            | FrontError::Archive(ArchiveError::Bad { .. } | ArchiveError::Exists { .. }) => 2,
+            | FrontError::Archive(ArchiveError::Bad { .. } | ArchiveError::Exists { .. })
+            | FrontError::Attest(AttestError::Bad { .. }) => 2,
             FrontError::Store(StoreError::Cancelled) | FrontError::Interrupted => 130,
             FrontError::Store(e) if e.is_damage() => 3,
             FrontError::Unsafe { .. } => 3,
             FrontError::Store(_)
+            | FrontError::NoStore { .. }
+            | FrontError::Sources { .. }
             | FrontError::Archive(_)
+            | FrontError::Attest(_)
             | FrontError::NotBuilt { .. }
             | FrontError::Blocked { .. }
             | FrontError::Runtime(_) => 1,
@@ -135,11 +167,22 @@ impl FrontError {
                     .to_owned(),
             ),
             FrontError::Select { errors } => errors.first().map(SelectError::hint),
+            FrontError::NoStore { .. } => Some(
+                "the first `graftwerk build` makes it; one that lies elsewhere is named by --store DIR, or by `store` in \
+                 graph.toml"
+                    .to_owned(),
+            ),
+            FrontError::NoArchive { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Some(
+                "name a file that `graftwerk export NODE --archive FILE` wrote, from where -C says; `-` is standard input"
+                    .to_owned(),
+            ),
             FrontError::Drift { .. } => Some(
                 "`graftwerk update` takes the sources as they are; without --locked, `build` does so itself".to_owned(),
             ),
             FrontError::Store(e) => e.hint(),
+            FrontError::Sources { errors } => errors.iter().find_map(StoreError::hint),
             FrontError::Archive(e) => e.hint(),
+            FrontError::Attest(e) => e.hint(),
             FrontError::NotBuilt { node, .. } => {
                 Some(format!("`graftwerk build {node}` builds it, `graftwerk why {node}` says why it must"))
             }
@@ -187,6 +230,15 @@ impl From<ArchiveError> for FrontError {
         match e {
             ArchiveError::Store(e) => FrontError::Store(e),
             other => FrontError::Archive(other),
+        }
+    }
+}
+
+impl From<AttestError> for FrontError {
+    fn from(e: AttestError) -> Self {
+        match e {
+            AttestError::Cancelled => FrontError::Interrupted,
+            other => FrontError::Attest(other),
         }
     }
 }

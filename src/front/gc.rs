@@ -1,5 +1,6 @@
 //! `gc`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,11 @@ use crate::audit::hold::Holders;
 use crate::front::Project;
 use crate::front::error::{FrontError, Result};
 use crate::front::waits::Waits;
+use crate::fsx;
+use crate::fsx::lock::FileLock;
 use crate::sched::Events;
+use crate::store::StoreError;
+use crate::store::sweep::if_room;
 
 /// What to collect.
 #[derive(Debug, Clone, Copy, Default)]
@@ -83,6 +88,9 @@ impl Project {
     pub fn gc(&self, options: &GcOptions, events: &Events, cancel: &Arc<AtomicBool>) -> Result<GcReport> {
         let cancelled = || cancel.load(Ordering::Relaxed);
         let store = &self.store;
+        if !options.dry_run {
+            store.must_free()?;
+        }
         let _turn = if options.dry_run {
             None
         } else {
@@ -94,21 +102,58 @@ impl Project {
         if !obstacles.is_empty() {
             return Err(FrontError::Unsafe { damage: obstacles });
         }
-        let alone =
-            if options.dry_run { None } else { Some(store.alone("gc", &cancelled)?.ok_or(FrontError::Interrupted)?) };
-        // In this order: see `store::holds`.
-        let holders = Holders::read(store, options.keep)?;
-        let since = store.listed_since(&measured.survey)?;
-        let limits = Limits { older_than: options.older_than, max_bytes: options.max_bytes };
-        let plan = plan(&measured, &holders, &since, &limits, jiff::Timestamp::now())
-            .map_err(|damage| FrontError::Unsafe { damage })?;
-        if let Some(alone) = alone {
-            let swept = store.sweep(&plan.sweep, &cancelled)?;
-            drop(alone);
-            store.remove_swept(&swept)?;
-            if swept.cut_off {
-                return Err(FrontError::Interrupted);
+        let limits = Limits { keep: options.keep, older_than: options.older_than, max_bytes: options.max_bytes };
+        let plan_of = |holders: &Holders| -> Result<Plan> {
+            let since = store.listed_since(&measured.survey)?;
+            plan(&measured, holders, &since, &limits, jiff::Timestamp::now())
+                .map_err(|damage| FrontError::Unsafe { damage })
+        };
+        if options.dry_run {
+            return Ok(GcReport::of(plan_of(&Holders::read(store, options.keep)?)?, options));
+        }
+        // Whose roots will let go of something is known once they are read; their locks come before the collector's, since
+        // who has such a lock may have to wait for a sweep.
+        let keep = options.keep.unwrap_or(usize::MAX);
+        let turn = |file: &str| {
+            let why = "its turn to write the project's roots";
+            self.turn(&store.roots_lock(file), "gc", why, &Waits::new(events, cancel))
+        };
+        let mut turns: BTreeMap<String, FileLock> = BTreeMap::new();
+        let mut room = true;
+        let (alone, plan) = loop {
+            let alone = store.alone("gc", &cancelled)?.ok_or(FrontError::Interrupted)?;
+            // In this order: see `store::holds`.
+            let plan = plan_of(&Holders::read(store, options.keep)?)?;
+            let without: Vec<&String> = plan.naming.iter().filter(|f| !turns.contains_key(*f)).collect();
+            if without.is_empty() || !room {
+                break (alone, plan);
             }
+            drop(alone);
+            for file in without {
+                match turn(file) {
+                    Ok(lock) => drop(turns.insert(file.clone(), lock)),
+                    Err(FrontError::Store(StoreError::Fs(e))) if fsx::is_full(&e) => room = false,
+                    Err(e) => return Err(e),
+                }
+            }
+        };
+        // Whoever makes room is not kept from it by roots that can't be written: those follow then.
+        let mut late = Vec::new();
+        for file in &plan.naming {
+            if !(turns.contains_key(file) && if_room(store.let_go(file, keep, &plan.gone))?) {
+                late.push(file);
+            }
+        }
+        let swept = store.sweep(&plan.sweep, &cancelled)?;
+        drop(alone);
+        drop(turns);
+        store.remove_swept(&swept)?;
+        for file in late {
+            let _turn = turn(file)?;
+            store.let_go(file, keep, &plan.gone)?;
+        }
+        if swept.cut_off {
+            return Err(FrontError::Interrupted);
         }
         Ok(GcReport::of(plan, options))
     }

@@ -16,14 +16,14 @@ use crate::front::error::{FrontError, Result};
 use crate::front::waits::Waits;
 use crate::fsx;
 use crate::sched::Events;
-use crate::store::StoreError;
 use crate::store::links::artifact_in;
 use crate::store::survey::Survey;
+use crate::store::{StoreError, unended};
 
 /// One reason for a tree to stay.
 #[derive(Debug, Clone, Serialize)]
 pub struct HoldReport {
-    /// `generation`, `source`, `pin`, `out`, `link`, `seat` or `session`.
+    /// `generation`, `source`, `pin`, `out`, `link`, `seat`, `build` or `session`.
     pub hold: &'static str,
     /// The process, for a session that has said so.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ pub struct HoldReport {
 pub struct GenerationReport {
     /// The node, the source or the link that holds it.
     pub name: String,
-    /// `generation`, `source`, `pin`, `out`, `link`, `seat` or `session`.
+    /// `generation`, `source`, `pin`, `out`, `link`, `seat`, `build` or `session`.
     pub hold: &'static str,
     /// Its number, 1 being the newest; null where there are none.
     pub generation: Option<usize>,
@@ -148,11 +148,23 @@ impl Project {
         self.store.plain().survey_roots(&mut kept)?;
         for (file, roots) in &kept.roots {
             if named(&roots.graph) || named(&roots.project) || named(Path::new(file)) {
-                let lock = self.store.project_lock(&roots.graph);
+                let lock = self.store.roots_lock(file);
                 let _turn = self.turn(&lock, "the project's files", "its turn to write the project's roots", waits)?;
                 self.store.forget(file)?;
+                let builds = format!("{}{}-", unended::PREFIX, file.trim_end_matches(".json"));
+                for build in kept.unended.keys().filter(|b| b.starts_with(&builds)) {
+                    self.store.forget(build)?;
+                }
                 return Ok(roots.graph.clone());
             }
+        }
+        // A project whose first build was killed has nothing else there.
+        let builds: Vec<_> = kept.unended.iter().filter(|(f, b)| named(&b.graph) || named(Path::new(f))).collect();
+        if let Some((_, first)) = builds.first() {
+            for (file, _) in &builds {
+                self.store.forget(file)?;
+            }
+            return Ok(first.graph.clone());
         }
         for (file, link) in &kept.links {
             // A link is named by itself, never by what it leads to.
@@ -283,7 +295,7 @@ fn project_of(hold: &Hold) -> Option<&String> {
         | Hold::Source { project, .. }
         | Hold::Pin { project, .. }
         | Hold::Out { project, .. } => Some(project),
-        Hold::Link { .. } | Hold::Seat { .. } | Hold::Session { .. } => None,
+        Hold::Link { .. } | Hold::Seat { .. } | Hold::Unended { .. } | Hold::Session { .. } => None,
     }
 }
 
@@ -321,7 +333,7 @@ fn report(survey: &Survey, holders: &Holders, now: Timestamp) -> RootsReport {
         let (name, generation) = match hold {
             Hold::Generation { node, number, .. } => (node.clone(), Some(*number)),
             Hold::Source { source, number, .. } => (source.clone(), Some(*number)),
-            Hold::Pin { node, .. } => (node.clone(), None),
+            Hold::Pin { node, .. } | Hold::Unended { node, .. } => (node.clone(), None),
             Hold::Out { path, .. } | Hold::Link { path, .. } | Hold::Seat { path } => {
                 (path.display().to_string(), None)
             }

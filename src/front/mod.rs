@@ -3,18 +3,25 @@
 //! `argv → Goal → graph.select → Selection → plan(graph, selection, store) → scheduler.run(plan) → Report → rendering`
 
 mod archive;
+mod attest;
+mod away;
 mod build;
+mod diff;
 mod doctor;
 mod draw;
 mod error;
 mod gc;
 mod held;
+mod images;
 mod init;
 mod query;
 mod repair;
 mod report;
+mod signed;
+mod unbuilt;
 mod verify;
 mod waits;
+mod windows;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,7 +31,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub use archive::{ArchiveReport, ExportTo, FolderReport, ImportFrom, ImportReport, import};
+pub use attest::{AttestOptions, AttestReport, KEY_VARIABLE};
 pub use build::BuildOptions;
+pub use diff::{Diff, DiffReport, SideReport, diff};
 pub use doctor::{Diagnosis, Finding, Health, doctor};
 pub use draw::{Drawing, DrawnEdge, DrawnNode};
 pub use error::{FrontError, Result};
@@ -33,13 +42,16 @@ pub use held::{Explained, ExplainedTree, GenerationReport, HoldReport, ProjectRo
 pub use init::{Starter, init};
 pub use query::{LogText, PinReport, Shown, Why};
 pub use repair::{RepairOptions, repair};
-pub use report::{BuildReport, NodeStatus, PlanReport, PlanStep, StatusReport, StepReport, UpdateReport};
+pub use report::{AwaySource, BuildReport, NodeStatus, PlanReport, PlanStep, StatusReport, StepReport, UpdateReport};
+pub use signed::{Claims, SignedBy, VerifiedFiles, verify_files};
+pub use unbuilt::{draw_unbuilt, unbuilt};
 pub use verify::{Verify, verify};
+pub use windows::{RestoreReport, RestoredWindow, WindowFailure, WindowsReport, restore_windows, windows};
 
 use crate::digest::{RecipeId, TreeId};
 use crate::fsx;
 use crate::fsx::lock::{FileLock, Holder};
-use crate::graph::lock::LockedSource;
+use crate::graph::lock::{LockedImage, LockedSource};
 use crate::graph::{Excludes, Graph, Lock, Name, Selection, SourceKind, select};
 use crate::plan::machine::SourceState;
 use crate::plan::{Machine, Setting};
@@ -60,6 +72,25 @@ pub struct Location {
     pub graph: Option<PathBuf>,
     /// The store's folder, relative to `dir`; else what the graph says, else `store` beside it.
     pub store: Option<PathBuf>,
+}
+
+/// What is done where there is no store yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfNoStore {
+    /// One is made.
+    Make,
+    /// It is an error: there is nothing to be asked about.
+    Refuse,
+}
+
+impl IfNoStore {
+    fn open(self, dir: &Path) -> Result<Arc<Store>> {
+        if self == IfNoStore::Refuse && Store::is_nothing(dir) {
+            let path = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+            return Err(FrontError::NoStore { path });
+        }
+        Ok(Store::open(dir)?)
+    }
 }
 
 /// How sources and realisations are looked at.
@@ -91,27 +122,48 @@ pub(crate) struct Sources {
     pub(crate) states: BTreeMap<Name, SourceState>,
     pub(crate) locked: BTreeMap<Name, LockedSource>,
     pub(crate) errors: Vec<StoreError>,
+    /// Those that are not there and stand in `states` as graph.lock has them.
+    pub(crate) away: Vec<(Name, StoreError)>,
+}
+
+/// What is made of a source that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IfAway {
+    /// It is an error: a step may want its bytes.
+    Refuse,
+    /// It is what graph.lock says that it was last: enough for questions about what was made of it.
+    AsLocked,
 }
 
 impl Project {
-    /// Opens the project at `location`. Errors: the graph's, with places; the store's; a damaged lock.
+    /// Opens the project at `location`; a store is made where there is none. Errors: the graph's, with places; the
+    /// store's; a damaged lock.
     pub fn open(location: &Location) -> Result<Self> {
+        Self::open_with(location, IfNoStore::Make)
+    }
+
+    /// As [`Project::open`], for questions about what was built: no store is made. Errors: NoStore too.
+    pub fn open_built(location: &Location) -> Result<Self> {
+        Self::open_with(location, IfNoStore::Refuse)
+    }
+
+    fn open_with(location: &Location, if_no_store: IfNoStore) -> Result<Self> {
         let path = graph_file(location);
         let graph = read_graph(&path)?;
         let graph_path = path.canonicalize().map_err(crate::fsx::at("find", &path)).map_err(StoreError::from)?;
         let root = graph_path.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned);
         let lock_path = graph_path.with_extension("lock");
         let lock = Lock::read(&lock_path)?;
-        let store = Store::open(&store_dir(location, &graph.store, &root))?;
+        let store = if_no_store.open(&store_dir(location, &graph.store, &root))?;
         Ok(Self { graph, store, root, graph_path, lock_path, lock })
     }
 
     /// As [`Project::open`]; where there is no graph, but a store is named, the store alone, with a graph of nothing: for
     /// questions about ids. Errors: as there.
-    pub fn open_for_ids(location: &Location) -> Result<Self> {
-        match (Self::open(location), &location.store) {
+    pub fn open_for_ids(location: &Location, if_no_store: IfNoStore) -> Result<Self> {
+        match (Self::open_with(location, if_no_store), &location.store) {
             (Err(FrontError::NoGraph { path, .. }), Some(named)) => {
-                let store = Store::open(&start(location).join(named))?;
+                let store = if_no_store.open(&start(location).join(named))?;
                 let root = store.dir().parent().map_or_else(|| PathBuf::from("/"), Path::to_owned);
                 let graph = Graph::parse("graph.toml", "")?;
                 Ok(Self {
@@ -127,15 +179,15 @@ impl Project {
         }
     }
 
-    /// The graph at `location`, and where its store is or would be; nothing is made. Where there is no graph, the store
-    /// is where it would be for one.
-    pub fn places(location: &Location) -> (Result<Graph>, PathBuf) {
+    /// The graph at `location`, its folder, and where its store is or would be; nothing is made. Where there is no graph,
+    /// the store is where it would be for one.
+    pub fn places(location: &Location) -> (Result<Graph>, PathBuf, PathBuf) {
         let path = graph_file(location);
         let graph = read_graph(&path);
         let root = path.canonicalize().unwrap_or(path).parent().map_or_else(|| PathBuf::from("/"), Path::to_owned);
         let stated = graph.as_ref().ok().and_then(|g| g.store.clone());
         let store = store_dir(location, &stated, &root);
-        (graph, std::path::absolute(&store).unwrap_or(store))
+        (graph, root, std::path::absolute(&store).unwrap_or(store))
     }
 
     /// The pinned realisations.
@@ -155,11 +207,12 @@ impl Project {
     pub(crate) fn scan<'n>(
         &self,
         names: impl Iterator<Item = &'n Name>,
-        check_content: bool,
+        (check_content, if_away): (bool, IfAway),
         events: &Events,
         cancel: &AtomicBool,
     ) -> Result<Sources> {
-        let mut sources = Sources { states: BTreeMap::new(), locked: BTreeMap::new(), errors: Vec::new() };
+        let mut sources =
+            Sources { states: BTreeMap::new(), locked: BTreeMap::new(), errors: Vec::new(), away: Vec::new() };
         for name in names {
             let Some(spec) = self.graph.source(name.as_str()) else { continue };
             let excludes = Excludes::compile(&spec.exclude).unwrap_or_default();
@@ -182,7 +235,8 @@ impl Project {
                         let _ = events.send(Event::Notice(format!("source {name}: {note}")));
                     }
                     let hashed_bytes = found.hashed_bytes;
-                    let _ = events.send(Event::Scanned { source: name.to_string(), hashed_bytes });
+                    let unsettled = found.unsettled;
+                    let _ = events.send(Event::Scanned { source: name.to_string(), hashed_bytes, unsettled });
                     let locked = LockedSource {
                         kind: spec.kind.key().to_owned(),
                         path: spec.path.clone(),
@@ -196,8 +250,17 @@ impl Project {
                 Err(StoreError::Cancelled) => return Err(FrontError::Interrupted),
                 Err(e) if e.is_damage() => return Err(e.into()),
                 Err(e) => {
-                    sources.states.insert(name.clone(), Err(e.to_string()));
-                    sources.errors.push(in_source(name, e));
+                    let locked = self.as_locked(name, &e, if_away)?;
+                    let state = locked.clone().ok_or_else(|| e.to_string());
+                    let e = away::told(e, name, spec, &self.root);
+                    if let Some((id, _)) = locked {
+                        let what = format!("{e}; taken as graph.lock has it, {}", id.short());
+                        let _ = events.send(Event::Notice(what));
+                        sources.away.push((name.clone(), e));
+                    } else {
+                        sources.errors.push(e);
+                    }
+                    sources.states.insert(name.clone(), state);
                 }
             }
         }
@@ -228,9 +291,22 @@ impl Project {
         all
     }
 
-    /// Writes what the sources are now into graph.lock, if that is news.
-    pub(crate) fn write_lock(&self, sources: &Sources, waits: &Waits<'_>) -> Result<bool> {
-        self.change_lock(waits, |lock| lock.sources = self.merged(&lock.sources, &sources.locked))
+    /// Writes what the sources and images are now into graph.lock, if that is news. An image that the lock holds stays
+    /// what it was.
+    pub(crate) fn write_lock(
+        &self,
+        sources: &Sources,
+        images: &BTreeMap<String, LockedImage>,
+        waits: &Waits<'_>,
+    ) -> Result<bool> {
+        self.change_lock(waits, |lock| {
+            lock.sources = self.merged(&lock.sources, &sources.locked);
+            let known = self.images();
+            lock.images.retain(|name, _| known.contains(name.as_str()));
+            for (name, image) in images {
+                lock.images.entry(name.clone()).or_insert_with(|| image.clone());
+            }
+        })
     }
 
     /// Changes graph.lock, if that is news, from what it says now: a build may run for hours, and a pin that was set
@@ -289,7 +365,12 @@ impl Project {
     }
 
     pub(crate) fn processes(&self, looking: Looking) -> HostProcesses {
-        HostProcesses::new(Arc::clone(&self.store), looking.unsandboxed)
+        HostProcesses::new(
+            Arc::clone(&self.store),
+            looking.unsandboxed,
+            self.engine_images(),
+            self.graph.windows.clone(),
+        )
     }
 }
 
@@ -312,16 +393,6 @@ fn store_dir(location: &Location, stated: &Option<String>, root: &Path) -> PathB
         (Some(s), _) => start(location).join(s),
         (None, Some(s)) => root.join(s),
         (None, None) => root.join("store"),
-    }
-}
-
-// The error already names the path; a person knows the source by its name.
-fn in_source(name: &Name, e: StoreError) -> StoreError {
-    match e {
-        StoreError::Source { path, what, hint } => {
-            StoreError::Source { path, what: format!("{what} (source `{name}`)"), hint }
-        }
-        other => other,
     }
 }
 

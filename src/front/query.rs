@@ -9,12 +9,12 @@ use serde::Serialize;
 use crate::digest::{BlobId, Digest, RecipeId, TreeId};
 use crate::front::build::error_reports;
 use crate::front::error::{FrontError, Result};
-use crate::front::report::{NodeStatus, StatusReport, UpdateReport, UpdatedSource};
+use crate::front::report::{AwaySource, NodeStatus, StatusReport, UpdateReport, UpdatedSource};
 use crate::front::waits::Waits;
-use crate::front::{Looking, Project, Sources};
-use crate::fsx;
+use crate::front::{IfAway, Looking, Project, Sources};
 use crate::graph::lock::Pin;
 use crate::graph::select::find;
+use crate::graph::{Graph, Ref};
 use crate::model::run::RunRecord;
 use crate::model::tree::Tree;
 use crate::plan::machine::NodeReport;
@@ -98,11 +98,13 @@ struct Rest {
     state: State,
     recipe: Option<RecipeId>,
     step: super::PlanStep,
+    // Sources that are not there, and were taken as graph.lock has them.
+    away: Vec<StoreError>,
 }
 
 impl Rest {
     fn of(n: &NodeReport<'_>) -> Self {
-        Self { state: n.state.clone(), recipe: n.recipe.map(|r| r.id), step: super::PlanStep::of(n) }
+        Self { state: n.state.clone(), recipe: n.recipe.map(|r| r.id), step: super::PlanStep::of(n), away: Vec::new() }
     }
 
     fn run(&self) -> Option<&RunRecord> {
@@ -146,8 +148,14 @@ impl Project {
         let read = |m: &crate::plan::Machine<'_>| -> Vec<NodeStatus> {
             m.report().filter(|n| wanted.contains(&n.spec.name)).map(|n| self.node_status(&n)).collect()
         };
-        let (nodes, sources) = self.at_rest(goals, looking, events, cancel, read)?;
-        Ok(StatusReport { nodes, errors: error_reports(&sources.errors) })
+        let (nodes, sources) = self.at_rest(goals, (looking, IfAway::AsLocked), events, cancel, read)?;
+        let away = sources.away.iter().map(|(name, e)| AwaySource {
+            source: name.to_string(),
+            error: e.to_string(),
+            tree: sources.states.get(name).and_then(|s| Some(s.as_ref().ok()?.0.to_string())),
+        });
+        let away = away.collect();
+        Ok(StatusReport { nodes, errors: error_reports(&sources.errors), away })
     }
 
     pub(super) fn node_status(&self, n: &NodeReport<'_>) -> NodeStatus {
@@ -188,11 +196,13 @@ impl Project {
         find(&self.graph, node)?;
         let read =
             |m: &crate::plan::Machine<'_>| m.report().find(|n| n.spec.name.as_str() == node).map(|n| Rest::of(&n));
-        let (rest, sources) = self.at_rest(&[node.to_owned()], looking, events, cancel, read)?;
-        match (rest, sources.errors.into_iter().next()) {
-            (Some(rest), None) => Ok(rest),
-            (_, Some(e)) => Err(e.into()),
-            (None, None) => Err(FrontError::NotBuilt { node: node.to_owned(), why: "it was not selected".to_owned() }),
+        let (rest, sources) = self.at_rest(&[node.to_owned()], (looking, IfAway::AsLocked), events, cancel, read)?;
+        if !sources.errors.is_empty() {
+            return Err(FrontError::of_sources(sources.errors));
+        }
+        match rest {
+            Some(rest) => Ok(Rest { away: sources.away.into_iter().map(|(_, e)| e).collect(), ..rest }),
+            None => Err(FrontError::NotBuilt { node: node.to_owned(), why: "it was not selected".to_owned() }),
         }
     }
 
@@ -228,7 +238,10 @@ impl Project {
     pub fn path(&self, node: &str, looking: Looking, events: &Events, cancel: &Arc<AtomicBool>) -> Result<PathBuf> {
         let _listening = self.listen(events, cancel);
         let rest = self.rest_of(node, looking, events, cancel)?;
-        let (id, tree) = self.tree_of(rest.built(node)?).map_err(FrontError::from)?;
+        let run = rest.built(node).cloned();
+        // It can't be built either as long as a source is away.
+        let run = run.map_err(|e| rest.away.into_iter().next().map_or(e, FrontError::from))?;
+        let (id, tree) = self.tree_of(&run).map_err(FrontError::from)?;
         Ok(self.store.view(id, &tree)?)
     }
 
@@ -243,22 +256,25 @@ impl Project {
         let read = |m: &crate::plan::Machine<'_>| -> Vec<(String, Rest)> {
             m.report().map(|n| (n.spec.name.to_string(), Rest::of(&n))).collect()
         };
-        let (rests, mut sources) = self.at_rest(goals, Looking::default(), events, cancel, read)?;
+        let looking = (Looking::default(), IfAway::AsLocked);
+        let (rests, sources) = self.at_rest(goals, looking, events, cancel, read)?;
         if !sources.errors.is_empty() {
-            return Err(sources.errors.swap_remove(0).into());
+            return Err(FrontError::of_sources(sources.errors));
         }
         let mut runs = Vec::new();
         for (name, rest) in rests {
             match rest.built(&name) {
                 Ok(run) => runs.push((name, run.clone())),
-                Err(e) if goals.contains(&name) => return Err(e),
+                Err(e) if goals.contains(&name) => {
+                    return Err(sources.away.into_iter().next().map_or(e, |(_, away)| away.into()));
+                }
                 Err(_) => {}
             }
         }
         Ok((runs, sources))
     }
 
-    fn tree_of(&self, run: &RunRecord) -> std::result::Result<(TreeId, Tree), StoreError> {
+    pub(super) fn tree_of(&self, run: &RunRecord) -> std::result::Result<(TreeId, Tree), StoreError> {
         let damaged = |what: String| StoreError::Damaged { path: self.store.dir().join("trees"), what };
         let id = run.tree().ok_or_else(|| damaged("was asked for a failed run".to_owned()))?;
         let tree = self.store.tree(id)?.ok_or_else(|| damaged(format!("lacks the listing of {id}")))?;
@@ -365,7 +381,7 @@ impl Project {
             return Err(FrontError::NotBuilt { node: node.to_owned(), why: "it was never attempted".to_owned() });
         };
         let log = match &run.log {
-            Some(name) => fsx::read_optional(&self.store.log_path(name)).map_err(StoreError::from)?,
+            Some(name) => self.store.log_text(name)?,
             None => None,
         };
         Ok(LogText { node: node.to_owned(), run, log: log.map(|b| String::from_utf8_lossy(&b).into_owned()) })
@@ -373,17 +389,19 @@ impl Project {
 
     /// Looks at the named sources, or all, byte by byte, and writes what they are into graph.lock.
     pub fn update(&self, names: &[String], events: &Events, cancel: &Arc<AtomicBool>) -> Result<UpdateReport> {
+        let known = self.images();
         for n in names {
-            if self.graph.source(n).is_none() {
-                let near = crate::near::did_you_mean(n, self.graph.sources.keys().map(crate::graph::Name::as_str));
-                let what = format!("there is no source {}", crate::canon::quote(n.as_bytes()));
-                return Err(FrontError::Argument { what, hint: near });
+            if self.graph.source(n).is_none() && !known.contains(n.as_str()) {
+                return Err(no_source(&self.graph, n));
             }
         }
+        let images: Vec<&str> =
+            known.into_iter().filter(|i| names.is_empty() || names.iter().any(|n| n == i)).collect();
+        let (images, locked_images) = self.update_images(&images, events)?;
         let wanted = |n: &&crate::graph::Name| names.is_empty() || names.iter().any(|x| x == n.as_str());
-        let sources = self.scan(self.graph.sources.keys().filter(wanted), true, events, cancel)?;
-        if let Some(e) = sources.errors.into_iter().next() {
-            return Err(e.into());
+        let sources = self.scan(self.graph.sources.keys().filter(wanted), (true, IfAway::Refuse), events, cancel)?;
+        if !sources.errors.is_empty() {
+            return Err(FrontError::of_sources(sources.errors));
         }
         let report = sources
             .locked
@@ -394,10 +412,13 @@ impl Project {
                 new: now.tree.to_string(),
             })
             .collect();
-        let sources = super::Sources { states: sources.states, locked: sources.locked, errors: Vec::new() };
-        let written = self.write_lock(&sources, &Waits::new(events, cancel))?;
+        let sources = Sources { errors: Vec::new(), ..sources };
+        let written = self.change_lock(&Waits::new(events, cancel), |lock| {
+            lock.sources = self.merged(&lock.sources, &sources.locked);
+            lock.images.extend(locked_images);
+        })?;
         self.store.flush_index();
-        Ok(UpdateReport { sources: report, written })
+        Ok(UpdateReport { sources: report, images, written })
     }
 
     /// Pins a node's current recipe to one of its realisations: the given tree, else the one in use. With `remove`
@@ -442,6 +463,27 @@ impl Project {
         self.change_lock(&waits, |lock| was = lock.pins.insert(recipe, Pin { tree: chosen, node: node.to_owned() }))?;
         Ok(PinReport { node: node.to_owned(), recipe, tree: Some(chosen), was: was.map(|p| p.tree) })
     }
+}
+
+fn no_source(graph: &Graph, name: &str) -> FrontError {
+    let Some(node) = graph.nodes.get(name) else {
+        let near = crate::near::did_you_mean(name, graph.sources.keys().map(crate::graph::Name::as_str));
+        let what = format!("there is no source {}", crate::canon::quote(name.as_bytes()));
+        return FrontError::Argument { what, hint: near };
+    };
+    let sources: Vec<String> = node
+        .inputs
+        .values()
+        .filter_map(|i| match &i.from {
+            Ref::Source(s) => Some(format!("`{s}`")),
+            Ref::Node(_) => None,
+        })
+        .collect();
+    let takes =
+        if sources.is_empty() { String::new() } else { format!("; of its sources, name {}", sources.join(", ")) };
+    let what = format!("`{name}` is a node, and `update` resolves sources");
+    let hint = format!("`graftwerk build {name}` builds it from the sources as they are now{takes}");
+    FrontError::Argument { what, hint: Some(hint) }
 }
 
 /// What an id names, or the beginning of one: `recipe`, `tree` or `blob`, and its digest. Errors: Argument where that is

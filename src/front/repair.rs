@@ -206,7 +206,7 @@ fn from_graph(
     let check_content = repairs.iter().any(|r| r.part == Part::Ref);
     let looking = BuildLooking { check_content, ..BuildLooking::default() };
     let recipes = |m: &crate::plan::Machine<'_>| m.report().filter_map(|n| n.recipe.cloned()).collect::<Vec<_>>();
-    match project.at_rest(&[], looking, events, cancel, recipes) {
+    match project.at_rest(&[], (looking, crate::front::IfAway::AsLocked), events, cancel, recipes) {
         Ok((recipes, _)) => {
             for recipe in &recipes {
                 if repairs.iter().any(|r| r.subject == Subject::Recipe(recipe.id)) {
@@ -214,7 +214,7 @@ fn from_graph(
                 }
             }
         }
-        Err(FrontError::Interrupted) => return Err(FrontError::Interrupted),
+        Err(e @ (FrontError::Interrupted | FrontError::Store(StoreError::Fs(_)))) => return Err(e),
         Err(e) => notes.push(format!("the graph could not be asked: {e}")),
     }
     Ok(())
@@ -257,6 +257,7 @@ fn settle(r: &mut Repair, plain: &Plain, notes: &mut Vec<String>) -> Result<()> 
             r.ended(Outcome::SetAside, "another record says what its recipe has made");
         }
         (Outcome::Rebuild, true) => r.ended(Outcome::Restored, "built again"),
+        (Outcome::Lost, true) if r.way == Way::Older => r.ended(Outcome::Restored, "built again"),
         (Outcome::Rebuild, false) if r.nodes.is_empty() => {
             r.ended(Outcome::SetAside, "what it recorded is lost; nothing needs it");
         }

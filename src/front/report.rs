@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::graph::{Name, Ref};
 use crate::kinds::Space;
 use crate::plan::Reason;
 use crate::plan::State;
@@ -103,6 +104,9 @@ pub struct PlanReport {
     /// Sources that can't be taken.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<ErrorReport>,
+    /// Whether files of the store can share their bytes, where something is to be copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clones: Option<bool>,
 }
 
 /// A node, as it stands.
@@ -123,6 +127,17 @@ pub struct NodeStatus {
     pub path: Option<PathBuf>,
 }
 
+/// A source that is not there, and was taken as graph.lock has it.
+#[derive(Debug, Clone, Serialize)]
+pub struct AwaySource {
+    /// Its name.
+    pub source: String,
+    /// Why it can't be read.
+    pub error: String,
+    /// The tree that it was last.
+    pub tree: Option<String>,
+}
+
 /// What `status` answers.
 #[derive(Debug, Clone, Serialize)]
 pub struct StatusReport {
@@ -131,6 +146,9 @@ pub struct StatusReport {
     /// Sources that can't be taken.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<ErrorReport>,
+    /// Sources that are not there; the states are those for what they were last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub away: Vec<AwaySource>,
 }
 
 /// What `update` answers.
@@ -138,8 +156,21 @@ pub struct StatusReport {
 pub struct UpdateReport {
     /// The sources that were looked at.
     pub sources: Vec<UpdatedSource>,
+    /// The images that were looked at.
+    pub images: Vec<UpdatedImage>,
     /// Whether graph.lock was rewritten.
     pub written: bool,
+}
+
+/// An image after `update`.
+#[derive(Debug, Clone, Serialize)]
+pub struct UpdatedImage {
+    /// Its name.
+    pub image: String,
+    /// What the lock had: the digest of what a step can see of it.
+    pub old: Option<String>,
+    /// What it has now.
+    pub new: String,
 }
 
 /// A source after `update`.
@@ -187,10 +218,10 @@ impl StepReport {
                 r.hint.clone_from(hint);
                 r.reasons = n.reasons.to_vec();
             }
-            State::Skipped { because } => r.error = Some(format!("{because} made nothing")),
+            State::Skipped { because } => r.error = Some(skipped_because(n, because)),
             State::Blocked { by } => {
                 r.action = "blocked";
-                let names: Vec<&str> = by.iter().map(crate::graph::Name::as_str).collect();
+                let names: Vec<&str> = by.iter().map(Name::as_str).collect();
                 r.error = Some(format!("the gate {} did not pass", names.join(", ")));
             }
             State::Waiting | State::Needed | State::Ready | State::Running => {
@@ -204,6 +235,21 @@ impl StepReport {
         }
         r
     }
+}
+
+// A source makes nothing anyway.
+fn skipped_because(n: &NodeReport<'_>, because: &[Name]) -> String {
+    let is_source = |name: &&Name| n.spec.inputs.values().any(|i| matches!(&i.from, Ref::Source(s) if s == *name));
+    let (sources, nodes): (Vec<&Name>, Vec<&Name>) = because.iter().partition(is_source);
+    let list = |names: &[&Name]| names.iter().map(|n| n.as_str()).collect::<Vec<_>>().join(", ");
+    let mut parts = Vec::new();
+    if !sources.is_empty() {
+        parts.push(format!("{} can't be taken", list(&sources)));
+    }
+    if !nodes.is_empty() {
+        parts.push(format!("{} made nothing", list(&nodes)));
+    }
+    parts.join("; ")
 }
 
 impl PlanStep {
@@ -237,7 +283,7 @@ impl PlanStep {
             }
             State::Skipped { because } => {
                 p.action = "blocked";
-                p.on = vec![because.clone()];
+                p.on = because.iter().map(ToString::to_string).collect();
             }
             State::Failed { error, hint } => {
                 p.action = "blocked";

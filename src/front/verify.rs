@@ -17,9 +17,9 @@ use crate::graph::select::find;
 use crate::model::path::RelPath;
 use crate::model::tree::{Entry, Tree};
 use crate::sched::{Event, Events};
-use crate::store::StoreError;
 use crate::store::plain::Plain;
 use crate::store::survey::Part;
+use crate::store::{Store, StoreError};
 
 /// What is verified.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +54,9 @@ impl Place {
         let stated = graph.as_ref().and_then(|(g, _)| g.store.clone());
         let root = graph.as_ref().and_then(|(_, p)| p.parent()).map_or_else(|| start(location), Path::to_owned);
         let store = store_dir(location, &stated, &root);
+        if Store::is_nothing(&store) {
+            return Err(FrontError::NoStore { path: std::path::absolute(&store).unwrap_or(store) });
+        }
         Ok(Self { plain: Plain::at(&store)?, graph, dir: start(location) })
     }
 
@@ -63,7 +66,7 @@ impl Place {
     }
 
     // The newest realisation of a node.
-    fn node(&self, name: &str) -> Result<TreeId> {
+    pub(super) fn node(&self, name: &str) -> Result<TreeId> {
         let Some((graph, path)) = &self.graph else {
             let what = format!("{name} is neither an id nor a path, and there is no graph to look it up in");
             return Err(FrontError::Argument { what, hint: Some("pass -C DIR or --graph FILE".to_owned()) });
@@ -96,7 +99,7 @@ impl Place {
         Some(f)
     }
 
-    fn is_node(&self, name: &str) -> bool {
+    pub(super) fn is_node(&self, name: &str) -> bool {
         self.graph.as_ref().is_some_and(|(g, _)| find(g, name).is_ok())
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -58,12 +59,26 @@ fn open(path: &Path) -> io::Result<File> {
     if let Some(dir) = path.parent().filter(|d| !d.is_dir()) {
         fsx::create_dir_all(dir).map_err(|e| e.source)?;
     }
-    change(Call::Create(path), || File::options().read(true).write(true).create(true).truncate(false).open(path))
+    let open = |create| File::options().read(true).write(true).create(create).truncate(false).open(path);
+    match open(false) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => change(Call::Create(path), || open(true)),
+        opened => opened,
+    }
 }
 
 /// Tries to take the lock at `path` alone, once. `what` is written into it for others to read; with `remove` the file
 /// goes when the lock does.
 pub fn try_lock(path: &Path, what: &str, remove: bool) -> FsResult<Tried> {
+    try_alone(path, what, remove, open)
+}
+
+/// As [`try_lock`], in a folder that all users of the host share: the file can be locked by everybody, and is no link
+/// of somebody else's.
+pub fn try_lock_common(path: &Path, what: &str, remove: bool) -> FsResult<Tried> {
+    try_alone(path, what, remove, open_common)
+}
+
+fn try_alone(path: &Path, what: &str, remove: bool, open: fn(&Path) -> io::Result<File>) -> FsResult<Tried> {
     loop {
         let mut file = open(path).map_err(at("open the lock", path))?;
         match file.try_lock() {
@@ -119,6 +134,59 @@ pub fn lock(
 
 /// Tries to take a lock that many may hold together, once. It is busy while somebody has it alone, who is then named.
 pub fn try_lock_shared(path: &Path) -> FsResult<Tried> {
+    try_together(path, open)
+}
+
+/// As [`try_lock_shared`], in a folder that all users of the host share.
+pub fn try_lock_shared_common(path: &Path) -> FsResult<Tried> {
+    try_together(path, open_common)
+}
+
+/// Who has the lock alone just now, as far as it has said so; `None` where nobody has, or there is no such file.
+pub fn holder(path: &Path) -> FsResult<Option<Option<Holder>>> {
+    let mut file = match existing(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(at("open the lock", path))?,
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(None),
+        Err(TryLockError::WouldBlock) => Ok(Some(read_holder(&mut file))),
+        Err(TryLockError::Error(e)) => Err(at("lock", path)(e)),
+    }
+}
+
+// Where everybody may make files, a link is somebody's trick, and O_CREAT on another's file is refused by the kernel
+// (fs.protected_regular).
+fn existing(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    match options.clone().write(true).open(path) {
+        // A lock needs no more than reading; only the text can't be written then.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => options.open(path),
+        other => other,
+    }
+}
+
+fn open_common(path: &Path) -> io::Result<File> {
+    loop {
+        match existing(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+        match fsx::create_new(path, 0o666) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+            Ok(file) => {
+                // Whatever the umask says.
+                let everybody = std::fs::Permissions::from_mode(0o666);
+                change(Call::Chmod(path, 0o666), || file.set_permissions(everybody))?;
+                return Ok(file);
+            }
+        }
+    }
+}
+
+fn try_together(path: &Path, open: fn(&Path) -> io::Result<File>) -> FsResult<Tried> {
     loop {
         let mut file = open(path).map_err(at("open the lock", path))?;
         match file.try_lock_shared() {

@@ -245,10 +245,35 @@ pub fn replace_file(path: &Path, bytes: &[u8], temp: &Path) -> FsResult<()> {
     fsync(dir)
 }
 
-fn write_over(path: &Path, bytes: &[u8], dir: &Path) -> FsResult<()> {
+/// Makes a small file, whole or not at all, under a name that must not be taken: written in `temp`, a folder on the same
+/// file system, flushed, and renamed.
+pub fn create_whole(path: &Path, bytes: &[u8], mode: u32, temp: &Path) -> FsResult<()> {
+    let temp = fresh_name(temp);
+    let placed = write_new(&temp, bytes, mode)
+        .map_err(|e| FsError { path: path.to_owned(), ..e })
+        .and_then(|()| fsync(&temp))
+        .and_then(|()| rename_noreplace(&temp, path));
+    match placed {
+        Ok(Placed::Placed) => fsync(path.parent().unwrap_or(Path::new("."))),
+        Ok(Placed::Existed) => {
+            remove_file(&temp)?;
+            Err(at("write", path)(io::ErrorKind::AlreadyExists.into()))
+        }
+        Err(e) => {
+            let _ = remove_file(&temp);
+            Err(e)
+        }
+    }
+}
+
+fn fresh_name(dir: &Path) -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    let temp = dir.join(format!(".graftwerk-{}-{}-{n}", std::process::id(), stat::now_ns()));
+    dir.join(format!(".graftwerk-{}-{}-{n}", std::process::id(), stat::now_ns()))
+}
+
+fn write_over(path: &Path, bytes: &[u8], dir: &Path) -> FsResult<()> {
+    let temp = fresh_name(dir);
     let placed = write_new(&temp, bytes, 0o644)
         .map_err(|e| FsError { path: path.to_owned(), ..e })
         .and_then(|()| fsync(&temp))
@@ -317,6 +342,11 @@ pub fn names(dir: &Path) -> FsResult<Vec<std::ffi::OsString>> {
         entries.map(|e| e.map(|e| e.file_name())).collect::<io::Result<Vec<_>>>().map_err(at("list", dir))?;
     names.sort();
     Ok(names)
+}
+
+/// Whether the disk, or the user's share of it, is full.
+pub fn is_full(e: &FsError) -> bool {
+    matches!(e.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// What to do where the disk, or the user's share of it, is full: with the place and what is left there. `path` need not

@@ -54,6 +54,17 @@ pub fn abilities(dir: &Path) -> FsResult<Abilities> {
     })
 }
 
+/// Whether files in `dir` can share extents; false where nothing can be written there.
+pub fn shares_extents(dir: &Path) -> bool {
+    let Ok(trial) = tempfile::Builder::new().prefix("shares-").tempdir_in(dir) else { return false };
+    let shares = || {
+        let (from, to) = (trial.path().join("a"), trial.path().join("b"));
+        fs::write(&from, [7; 4096])?;
+        Ok::<_, io::Error>(rustix::fs::ioctl_ficlone(File::create_new(&to)?, File::open(&from)?).is_ok())
+    };
+    shares().unwrap_or(false)
+}
+
 fn clones(from: &Path, to: &Path) -> io::Result<bool> {
     let (src, dst) = (File::open(from)?, File::create_new(to)?);
     let copied = copy::copy_range(&src, 0, &dst, 0, SAMPLE as u64, &mut |_| ControlFlow::Continue(()));

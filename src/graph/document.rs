@@ -117,18 +117,24 @@ fn first_definition(text: &str, again: Span) -> Option<Span> {
 pub(crate) struct Parts<'d, 't> {
     pub(crate) sources: Vec<Entry<'d, 't>>,
     pub(crate) nodes: Vec<Entry<'d, 't>>,
+    pub(crate) windows: Vec<Entry<'d, 't>>,
+    pub(crate) engine: Option<Entry<'d, 't>>,
     pub(crate) store: Option<String>,
 }
 
-const TOP: [&str; 3] = ["source", "node", "store"];
+const TOP: [&str; 5] = ["source", "node", "window", "engine", "store"];
 
 /// Takes the document apart. Unknown keys are problems.
 pub(crate) fn parts<'d, 't>(root: &'d Table<'t>, problems: &mut Problems) -> Parts<'d, 't> {
-    let mut parts = Parts { sources: Vec::new(), nodes: Vec::new(), store: None };
+    let mut parts = Parts { sources: Vec::new(), nodes: Vec::new(), windows: Vec::new(), engine: None, store: None };
     for e in entries(root) {
         match e.name {
-            "source" | "node" => {
-                let list = if e.name == "source" { &mut parts.sources } else { &mut parts.nodes };
+            "source" | "node" | "window" => {
+                let list = match e.name {
+                    "source" => &mut parts.sources,
+                    "node" => &mut parts.nodes,
+                    _ => &mut parts.windows,
+                };
                 match e.item.get_ref() {
                     DeValue::Table(t) => list.extend(entries(t)),
                     other => problems.push(|| {
@@ -138,13 +144,15 @@ pub(crate) fn parts<'d, 't>(root: &'d Table<'t>, problems: &mut Problems) -> Par
                     }),
                 }
             }
+            "engine" => parts.engine = Some(e),
             "store" => match e.item.get_ref() {
                 DeValue::String(s) if !s.is_empty() && !s.contains('\0') => parts.store = Some(s.clone().into_owned()),
                 other => problems.push(|| wrong_type("store", "a path", other, e.value_span())),
             },
             _ => problems.push(|| {
                 let hint = did_you_mean(e.name, TOP);
-                let hint = hint.unwrap_or_else(|| "at the top stand `source`, `node` and `store`".to_owned());
+                let hint = hint
+                    .unwrap_or_else(|| "at the top stand `source`, `node`, `window`, `engine` and `store`".to_owned());
                 Problem::new(e.span, format!("unknown key {}", shown(e.name)), "unknown").hint(hint)
             }),
         }

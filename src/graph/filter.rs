@@ -68,15 +68,11 @@ pub struct Filter {
 /// A projection that can't be made of a tree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// A pattern matches nothing.
-    #[error("{} matches nothing", quote(pattern.as_bytes()))]
+    /// Patterns that match nothing.
+    #[error("{} {} nothing", quoted(misses), if misses.len() == 1 { "matches" } else { "match" })]
     NoMatch {
-        /// Its place in `uses`.
-        index: usize,
-        /// The pattern.
-        pattern: String,
-        /// Paths that may have been meant.
-        near: Vec<String>,
+        /// Each pattern, and paths that may have been meant.
+        misses: Vec<(String, Vec<String>)>,
     },
     /// A link is kept, but what it points to is not.
     #[error("the link {path} is kept, but not {target}, to which it points")]
@@ -88,16 +84,22 @@ pub enum FilterError {
     },
 }
 
+fn quoted(misses: &[(String, Vec<String>)]) -> String {
+    misses.iter().map(|(pattern, _)| quote(pattern.as_bytes())).collect::<Vec<_>>().join(", ")
+}
+
 impl FilterError {
     /// What to do.
     pub fn hint(&self) -> String {
         match self {
-            FilterError::NoMatch { near, .. } if near.is_empty() => {
-                "`*` stays within a folder, `**` crosses `/`; a folder is `NAME/`".to_owned()
-            }
-            FilterError::NoMatch { near, .. } => {
-                let near: Vec<String> = near.iter().map(|n| format!("`{n}`")).collect();
-                format!("there is {}", near.join(", "))
+            FilterError::NoMatch { misses } => {
+                let mut near: Vec<String> = misses.iter().flat_map(|m| &m.1).map(|n| format!("`{n}`")).collect();
+                near.dedup();
+                if near.is_empty() {
+                    "`*` stays within a folder, `**` crosses `/`; a folder is `NAME/`".to_owned()
+                } else {
+                    format!("there is {}", near.join(", "))
+                }
             }
             FilterError::CutLink { target, .. } => format!("add \"{target}\" to `uses`"),
         }
@@ -134,9 +136,10 @@ impl Filter {
             }
             keep
         });
-        if let Some(index) = matched.iter().position(|m| !m) {
-            let pattern = self.patterns.get(index).map(|p| p.0.clone()).unwrap_or_default();
-            return Err(FilterError::NoMatch { index, near: near_paths(&pattern, tree), pattern });
+        let missed = self.patterns.iter().zip(&matched).filter(|(_, matched)| !**matched);
+        let misses: Vec<_> = missed.map(|((p, _), _)| (p.clone(), near_paths(p, tree))).collect();
+        if !misses.is_empty() {
+            return Err(FilterError::NoMatch { misses });
         }
         match cut_link(tree, &kept) {
             Some((path, target)) => Err(FilterError::CutLink { path, target }),

@@ -11,6 +11,10 @@
 //! files = 3
 //! bytes = 1048576
 //!
+//! [image."llm-compressor:0.9"]
+//! id = "sha256:…"
+//! identity = "b3:…"
+//!
 //! [[pin]]
 //! recipe = "b3:…"
 //! tree = "b3:…"
@@ -19,7 +23,8 @@
 //!
 //! Sources stand by name, pins by recipe, so one state has one text, and a text that says the same is not written
 //! again. The trees of sources are a record: a build takes a source as it is now and renews the record, unless it is
-//! told to be `--locked`; then every [`Drift`] is an error.
+//! told to be `--locked`; then every [`Drift`] is an error. An image's name is resolved once; from then on the lock
+//! holds, until `update`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -29,7 +34,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::digest::{RecipeId, TreeId};
+use crate::digest::{Digest, RecipeId, TreeId};
 use crate::fsx::{self, FsError};
 use crate::graph::diagnostic::{Diagnostics, Problem, Problems, Span, Text};
 use crate::graph::name::Name;
@@ -58,6 +63,16 @@ impl LockedSource {
     }
 }
 
+/// What an image's name resolved to.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockedImage {
+    /// The engine's id for it, when it was resolved: another import of the same image has another one.
+    pub id: String,
+    /// What a step can see of it: layers and runtime configuration.
+    pub identity: Digest,
+}
+
 /// A tree that a recipe is to give, whatever other runs of it gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
@@ -72,6 +87,8 @@ pub struct Pin {
 pub struct Lock {
     /// Sources by name.
     pub sources: BTreeMap<Name, LockedSource>,
+    /// Images by the name in graph.toml.
+    pub images: BTreeMap<String, LockedImage>,
     /// Pins by recipe.
     pub pins: BTreeMap<RecipeId, Pin>,
 }
@@ -129,6 +146,8 @@ struct Raw {
     _version: i64,
     #[serde(default)]
     source: BTreeMap<Spanned<String>, RawSource>,
+    #[serde(default)]
+    image: BTreeMap<String, LockedImage>,
     #[serde(default)]
     pin: Vec<Spanned<RawPin>>,
 }
@@ -195,7 +214,7 @@ impl Lock {
             None => return Err(damaged(&of, Problem::new(Span::default(), "this lock does not say its version", ""))),
         }
         let raw: Raw = toml::from_str(text).map_err(wrong)?;
-        let mut lock = Lock::default();
+        let mut lock = Lock { images: raw.image, ..Lock::default() };
         for (name, s) in raw.source {
             let span: Span = name.span().into();
             let name = Name::new(name.get_ref())
@@ -223,6 +242,10 @@ impl Lock {
             let (name, kind, path) = (string(name.as_str()), string(kind), string(path));
             let _ = writeln!(s, "\n[source.{name}]\nkind = {kind}\npath = {path}\ntree = \"{tree}\"");
             let _ = writeln!(s, "files = {files}\nbytes = {bytes}");
+        }
+        for (name, LockedImage { id, identity }) in &self.images {
+            let (name, id) = (string(name), string(id));
+            let _ = writeln!(s, "\n[image.{name}]\nid = {id}\nidentity = \"{identity}\"");
         }
         for (recipe, Pin { tree, node }) in &self.pins {
             let _ = writeln!(s, "\n[[pin]]\nrecipe = \"{recipe}\"\ntree = \"{tree}\"\nnode = {}", string(node));
@@ -281,7 +304,6 @@ fn string(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::digest::Digest;
 
     fn locked(path: &str, content: &str) -> LockedSource {
         let tree = TreeId(Digest::of(content.as_bytes()));
@@ -294,8 +316,10 @@ mod tests {
 
     fn sample() -> Lock {
         let pin = Pin { tree: TreeId(Digest::of(b"t")), node: "quant-a".into() };
+        let image = LockedImage { id: "sha256:01".into(), identity: Digest::of(b"i") };
         Lock {
             sources: [(name("v1.2"), locked("models/\"x\"\\\n", "abc")), (name("base"), locked("base", ""))].into(),
+            images: [("a/b:1".to_owned(), image)].into(),
             pins: [(RecipeId(Digest::of(b"r")), pin)].into(),
         }
     }
@@ -319,6 +343,10 @@ mod tests {
         tree = "b3:6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
         files = 1
         bytes = 3
+
+        [image."a/b:1"]
+        id = "sha256:01"
+        identity = "b3:e9c0ba08015769a0c4354594b96ce0dfbf27c9eb534a2f8378508985f732ff6d"
 
         [[pin]]
         recipe = "b3:b2dea48d667b2821a9bcf69eded39a2458a1d8165ca7fcac64c3557b69a7ea08"
@@ -371,7 +399,7 @@ mod tests {
         }
         insta::assert_snapshot!(seen, @r#"
         empty: graph.lock:1:1: this lock does not say its version
-        cut off: graph.lock:20:65: invalid basic string, expected `"`
+        cut off: graph.lock:24:65: invalid basic string, expected `"`
         no version: graph.lock:1:1: this lock does not say its version
         newer: graph.lock:2:11: this lock is of version 2, and this program reads version 1
         unknown key: graph.lock:8:1: unknown field `fils`, expected one of `kind`, `path`, `tree`, `files`, `bytes`
@@ -398,7 +426,7 @@ mod tests {
         let lock = Lock {
             sources: [(name("a"), locked("a", "1")), (name("b"), locked("b", "1")), (name("c"), locked("c", ""))]
                 .into(),
-            pins: BTreeMap::new(),
+            ..Lock::default()
         };
         assert_eq!(lock.drifts(&lock.sources), []);
         let now = [(name("a"), locked("a", "2")), (name("b"), locked("x", "1")), (name("d"), locked("d", ""))].into();

@@ -10,6 +10,7 @@
 
 pub mod diagnostic;
 mod document;
+pub mod engine;
 pub mod filter;
 mod links;
 pub mod lock;
@@ -18,6 +19,7 @@ pub mod node;
 mod schema;
 pub mod select;
 pub mod source;
+pub mod window;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,7 @@ use std::sync::Arc;
 use crate::kinds::{self, Kind};
 
 pub use diagnostic::{Diagnostic, Diagnostics, Label, Problem, Span};
+pub use engine::EngineSpec;
 pub use filter::{Excludes, Filter};
 pub use lock::Lock;
 pub use name::Name;
@@ -35,6 +38,7 @@ pub use node::{InputSpec, NodeSpec, Ref};
 pub use schema::schema;
 pub use select::{SelectError, Selection, select};
 pub use source::{SourceKind, SourceSpec};
+pub use window::WindowSpec;
 
 use diagnostic::{Problems, Text};
 
@@ -43,11 +47,15 @@ use diagnostic::{Problems, Text};
 pub struct Graph {
     /// The sources by name.
     pub sources: BTreeMap<Name, SourceSpec>,
+    /// The windows by name.
+    pub windows: BTreeMap<Name, WindowSpec>,
     /// The nodes by name.
     pub nodes: BTreeMap<Name, NodeSpec>,
     /// The nodes, each behind all that it takes as input or is gated by. It follows from the names alone, not from
     /// the order in the file.
     pub order: Vec<Name>,
+    /// The container engine.
+    pub engine: EngineSpec,
     /// Where the store lies, relative to graph.toml's folder, if it says so.
     pub store: Option<String>,
     text: Arc<Text>,
@@ -88,11 +96,14 @@ impl Graph {
         };
         let parts = document::parts(&root, &mut problems);
         let sources = source::read_all(&parts.sources, &mut problems);
+        let engine = engine::read(parts.engine.as_ref(), &mut problems);
+        let windows = window::read_all(&parts.windows, &mut problems);
         let drafts = node::read_all(&parts.nodes, kinds, &mut problems);
         let declared = links::declare(&parts, kinds, &mut problems);
         let (nodes, order) = links::resolve(drafts, &sources, &declared, &mut problems);
+        window::check(&nodes, &windows, &mut problems);
         if problems.is_empty() {
-            Ok(Graph { sources, nodes, order, store: parts.store, text })
+            Ok(Graph { sources, windows, nodes, order, engine, store: parts.store, text })
         } else {
             Err(problems.finish(&text))
         }

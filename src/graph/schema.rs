@@ -6,6 +6,7 @@ use crate::graph::document::wanted;
 use crate::graph::name::LONGEST;
 use crate::graph::node::COMMON_KEYS;
 use crate::graph::source::SourceKind;
+use crate::graph::{engine, window};
 use crate::kinds::{KeySpec, KeyType, Kind};
 
 /// The schema (draft 7, which editors read). Names that do not resolve, cycles and what a kind looks at inside its
@@ -31,6 +32,13 @@ pub fn schema(kinds: &[&'static dyn Kind]) -> Value {
                 "propertyNames": {"pattern": name},
                 "additionalProperties": node(kinds),
             },
+            "window": {
+                "type": "object",
+                "description": "containers that are stopped while the nodes that name the window run",
+                "propertyNames": {"pattern": name},
+                "additionalProperties": window(),
+            },
+            "engine": engine(),
         },
     })
 }
@@ -51,6 +59,19 @@ fn source() -> Value {
     properties.insert("about".to_owned(), with(ty(KeyType::Str), "for people"));
     let one: Vec<Value> = SourceKind::ALL.iter().map(|k| json!({"required": [k.key()]})).collect();
     json!({"type": "object", "additionalProperties": false, "properties": properties, "oneOf": one})
+}
+
+fn window() -> Value {
+    let properties: Map<String, Value> =
+        window::KEYS.iter().map(|(name, key, about)| ((*name).to_owned(), with(ty(*key), about))).collect();
+    json!({"type": "object", "additionalProperties": false, "required": ["stop"], "properties": properties})
+}
+
+fn engine() -> Value {
+    let mut properties: Map<String, Value> =
+        engine::KEYS.iter().map(|(name, key, about)| ((*name).to_owned(), with(ty(*key), about))).collect();
+    properties["gpu"]["enum"] = json!(engine::GPU_WAYS);
+    json!({"type": "object", "description": "the container engine", "additionalProperties": false, "properties": properties})
 }
 
 fn node(kinds: &[&'static dyn Kind]) -> Value {

@@ -89,7 +89,10 @@ impl SelectError {
             SelectError::IsSource { used_by, .. } if used_by.is_empty() => "no node takes it".to_owned(),
             SelectError::IsSource { used_by, .. } => {
                 let names: Vec<String> = used_by.iter().take(3).map(|n| format!("`{n}`")).collect();
-                format!("{} takes it: name a node", names.join(", "))
+                let more = used_by.len() - names.len();
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                let take = if used_by.len() == 1 { "takes" } else { "take" };
+                format!("{}{more} {take} it: name a node", names.join(", "))
             }
         }
     }

@@ -3,6 +3,10 @@
 use crate::jsonedit::MAX_DEPTH;
 use crate::near::did_you_mean;
 
+fn place(pointer: &str) -> String {
+    if pointer.is_empty() { "the top level".to_owned() } else { format!("{pointer:?}") }
+}
+
 /// Why a document is refused or an edit can't be made. Lines and columns count from 1, columns in characters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {
@@ -53,7 +57,7 @@ pub enum JsonError {
         what: &'static str,
     },
     /// Nothing stands at the pointer.
-    #[error("there is nothing at {pointer:?}: {parent:?} has no {missing:?}")]
+    #[error("there is nothing at {pointer:?}: {} has no {missing:?}", place(parent))]
     Missing {
         /// The pointer.
         pointer: String,

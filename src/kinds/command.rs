@@ -6,6 +6,7 @@
 //! | `{param.X}`, `{param.X.Y}` | a value of the node's table `params`, as text |
 //! | `{out}` | the empty folder that becomes the node's tree: `/out` |
 //! | `{manifest}` | the JSON file that lists all inputs: `/in.json` |
+//! | `{secret.NAME}` | only in `env`: the value of a secret, set inside the container and nowhere else |
 //! | `{{`, `}}` | `{`, `}` |
 //!
 //! A step without isolation can't have its inputs at `/in`. Places therefore stay symbolic in a [`Text`] until a
@@ -33,6 +34,8 @@ pub enum Part {
     Out,
     /// Where the manifest is.
     Manifest,
+    /// The value of this secret.
+    Secret(String),
 }
 
 /// Where a step finds its things.
@@ -70,6 +73,11 @@ impl Text {
         Self(vec![Part::Literal(text.into())])
     }
 
+    /// Whether a secret stands in it.
+    pub fn is_secret(&self) -> bool {
+        self.0.iter().any(|p| matches!(p, Part::Secret(_)))
+    }
+
     /// The text with every place filled in. A place that the layout lacks becomes nothing; [`parse`] lets none through.
     pub fn render(&self, layout: &Layout) -> String {
         self.0
@@ -79,6 +87,8 @@ impl Text {
                 Part::In(alias) => layout.inputs.get(alias).map_or("", String::as_str),
                 Part::Out => layout.out.as_str(),
                 Part::Manifest => layout.manifest.as_str(),
+                // Nobody but the step itself gets to see it.
+                Part::Secret(_) => "",
             })
             .collect()
     }
@@ -149,6 +159,12 @@ fn place(
                 .hint("name one of its values, or let the script read the manifest")
             });
         }
+    } else if let Some(secret) = name.strip_prefix("secret.") {
+        if key.starts_with("env.") {
+            return Ok(Part::Secret(secret.to_owned()));
+        }
+        return Err(ParamError::new(key, format!("{{{name}}} in {text:?}: a secret stands only in `env`"))
+            .hint(format!("the step finds it in /run/secrets/{secret} too")));
     } else if name == "out" {
         return Ok(Part::Out);
     } else if name == "manifest" {

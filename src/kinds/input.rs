@@ -39,18 +39,23 @@ pub struct Input {
     pub at: Option<String>,
 }
 
+/// The alias under which a step's own output is looked at.
+pub const OUTPUT: &str = "out";
+
 impl Input {
+    /// What messages call it.
+    pub fn called(&self) -> String {
+        if self.alias == OUTPUT { "the step's output".to_owned() } else { format!("the input `{}`", self.alias) }
+    }
+
     /// Reads a whole file of at most `limit` bytes. Errors: `NotFound`, `FileTooLarge`, or what the disk says; the
     /// message names the path and the alias.
     pub fn read(&self, path: &RelPath, limit: u64) -> io::Result<Vec<u8>> {
         let Some(Entry::File { blob, size, .. }) = self.tree.get(path) else {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("{path} is not in the input `{}`", self.alias),
-            ));
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{path} is not in {}", self.called())));
         };
         if *size > limit {
-            let what = format!("{path} of the input `{}` has {size} bytes, more than {limit}", self.alias);
+            let what = format!("{path} of {} has {size} bytes, more than {limit}", self.called());
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
         }
         let file = self.files.open(*blob)?;

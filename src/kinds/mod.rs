@@ -5,6 +5,7 @@
 
 pub mod check;
 pub mod command;
+pub mod container;
 pub mod edit;
 pub mod exclusions;
 pub mod graft;

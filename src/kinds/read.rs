@@ -20,6 +20,14 @@ pub(crate) fn known(key: &str, alias: &str, aliases: &[&str]) -> Result<(), Para
     Err(e.hint(did_you_mean(alias, aliases.iter().copied()).unwrap_or_else(|| format!("add inputs.{alias}"))))
 }
 
+/// What to do where the input `needed` is not there: it may be there under a mistyped alias.
+pub(crate) fn needs(needed: &str, aliases: &[&str]) -> String {
+    match crate::near::near(needed, aliases.iter().copied(), 1).first() {
+        Some(near) => format!("did you mean `inputs.{needed}` by `inputs.{near}`?"),
+        None => format!("add inputs.{needed} = \"NODE\""),
+    }
+}
+
 /// A key as graph.toml would have it.
 pub(crate) fn dotted(key: &str, part: &str) -> String {
     let bare = !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');

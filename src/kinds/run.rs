@@ -18,7 +18,8 @@
 use std::collections::BTreeMap;
 
 use crate::canon::Value;
-use crate::kinds::command::{Text, parse};
+use crate::kinds::command::{Part, Text, parse};
+use crate::kinds::container::{CONTAINER_KEYS, container};
 use crate::kinds::{
     Action, Input, KeySpec, KeyType, Kind, Output, ParamError, Params, ProcessStep, Report, Step, StepError,
 };
@@ -28,15 +29,32 @@ use crate::near::did_you_mean;
 pub struct Run;
 
 /// The keys of a command, for every kind that runs one.
-pub const COMMAND_KEYS: &[KeySpec] = &[
-    KeySpec::required("argv", KeyType::StrList, "program and arguments, with placeholders such as {in.NAME} and {out}"),
-    KeySpec::optional("params", KeyType::Map, "values for {param.X} and for the manifest"),
-    KeySpec::optional("env", KeyType::StrMap, "environment of the program, with placeholders"),
-    KeySpec::optional("workdir", KeyType::Str, "directory that it starts in, /tmp where none is given"),
-    KeySpec::optional("network", KeyType::Bool, "whether it may use the host's network"),
-    KeySpec::optional("tools", KeyType::StrList, "further programs or libraries of the host that it needs"),
-    KeySpec::asserted("timeout", KeyType::Int, "seconds after which it is ended"),
-];
+pub const COMMAND_KEYS: &[KeySpec] = &{
+    let [image, user, secrets, memory, cpus, pids, shm, ipc, gpu, window] = CONTAINER_KEYS;
+    [
+        KeySpec::required(
+            "argv",
+            KeyType::StrList,
+            "program and arguments, with placeholders such as {in.NAME} and {out}",
+        ),
+        KeySpec::optional("params", KeyType::Map, "values for {param.X} and for the manifest"),
+        KeySpec::optional("env", KeyType::StrMap, "environment of the program, with placeholders"),
+        KeySpec::optional("workdir", KeyType::Str, "directory that it starts in, /tmp where none is given"),
+        KeySpec::optional("network", KeyType::Bool, "whether it may use the host's network"),
+        KeySpec::optional("tools", KeyType::StrList, "further programs or libraries of the host that it needs"),
+        KeySpec::asserted("timeout", KeyType::Int, "seconds after which it is ended"),
+        image,
+        user,
+        secrets,
+        memory,
+        cpus,
+        pids,
+        shm,
+        ipc,
+        gpu,
+        window,
+    ]
+};
 
 impl Kind for Run {
     fn name(&self) -> &'static str {
@@ -77,7 +95,7 @@ impl Kind for Run {
 pub fn command_action(params: &Params, inputs: &BTreeMap<String, Input>) -> Result<Action, StepError> {
     let aliases: Vec<&str> = inputs.keys().map(String::as_str).collect();
     let step = command(params, &aliases).map_err(|e| StepError::Invalid { what: e.what, hint: e.hint })?;
-    Ok(Action::Process(step))
+    Ok(Action::Process(Box::new(step)))
 }
 
 /// A process that exits 0 and leaves nothing has failed. Errors: [`StepError::Invalid`].
@@ -150,7 +168,22 @@ pub fn command(params: &Params, aliases: &[&str]) -> Result<ProcessStep, ParamEr
             Some(positive.ok_or_else(|| ParamError::new("timeout", format!("a timeout of {n} s is not positive")))?)
         }
     };
-    Ok(ProcessStep { argv, env, workdir, network, tools, params: values.clone(), timeout_seconds })
+    let container = container(params)?;
+    let secrets = container.as_ref().map(|c| c.secrets.as_slice()).unwrap_or_default();
+    for (name, text) in &env {
+        for part in &text.0 {
+            if let Part::Secret(secret) = part
+                && !secrets.contains(secret)
+            {
+                return Err(ParamError::new(
+                    format!("env.{name}"),
+                    format!("{secret} is not among the step's secrets"),
+                )
+                .hint(format!("add secrets = [{secret:?}]")));
+            }
+        }
+    }
+    Ok(ProcessStep { argv, env, workdir, network, tools, params: values.clone(), timeout_seconds, container })
 }
 
 fn wrong(key: &str, wanted: &str, found: &Value) -> ParamError {
@@ -229,8 +262,8 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_not_hashed_and_all_else_is() {
-        for key in COMMAND_KEYS {
+    fn of_a_process_only_the_timeout_is_not_hashed() {
+        for key in COMMAND_KEYS.iter().filter(|k| CONTAINER_KEYS.iter().all(|c| c.name != k.name)) {
             assert_eq!(key.hashed, key.name != "timeout", "{}", key.name);
         }
     }

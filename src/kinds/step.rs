@@ -5,6 +5,7 @@ use std::io;
 
 use crate::canon::Value;
 use crate::kinds::command::Text;
+use crate::kinds::container::ContainerStep;
 use crate::kinds::input::Input;
 use crate::kinds::params::Params;
 
@@ -48,13 +49,14 @@ pub enum Action {
     /// In this program.
     Builtin,
     /// As a process.
-    Process(ProcessStep),
+    Process(Box<ProcessStep>),
 }
 
 /// A process step: what is run inside, with everything resolved but places and the host's tools.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ProcessStep {
-    /// Program and arguments. The program is a path in an input (`{in.scripts}/quant.py`) or one of the host's.
+    /// Program and arguments. The program is a path in an input (`{in.scripts}/quant.py`), or one of the host's or of
+    /// the image's.
     pub argv: Vec<Text>,
     /// Declared environment.
     pub env: BTreeMap<String, Text>,
@@ -68,6 +70,8 @@ pub struct ProcessStep {
     pub params: BTreeMap<String, Value>,
     /// Ended after this many seconds, if declared.
     pub timeout_seconds: Option<u64>,
+    /// The container that it runs in; without one it is a process of this host.
+    pub container: Option<ContainerStep>,
 }
 
 /// What a step reports of itself, for the run's record.

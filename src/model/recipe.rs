@@ -6,6 +6,7 @@
 //! | parameters, typed | absolute paths, host, user, umask |
 //! | every (filtered) input tree, its alias and where it is mounted | times, inode numbers |
 //! | executables of a process step with their interpreter and libraries | core count, gates, expectations |
+//! | an image's layers and runtime configuration | the image's name and its id in an engine |
 //! | declared environment, network yes/no, platform | the caller's environment, locale, time zone |
 //!
 //! ```text
@@ -30,7 +31,7 @@ const HEADER: &str = "graftwerk recipe 1";
 /// What a field belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// `kind`, `revision`, `platform`: the step itself.
+    /// `kind`, `revision`, `platform`, `image`: the step itself.
     Step,
     /// A parameter.
     Param,
@@ -78,6 +79,8 @@ pub struct Ingredients {
     pub revision: u32,
     /// The platform, where the user says that hardware changes the result.
     pub platform: Option<String>,
+    /// The image of a step in a container: the digest of what a step can see of it.
+    pub image: Option<Digest>,
     /// Parameters that are hashed.
     pub params: BTreeMap<String, Value>,
     /// Alias → the (filtered) tree.
@@ -95,6 +98,9 @@ impl Ingredients {
         sink.field(Class::Step, "revision", &self.revision.to_string());
         if let Some(p) = &self.platform {
             sink.field(Class::Step, "platform", &quote(p.as_bytes()));
+        }
+        if let Some(image) = &self.image {
+            sink.field(Class::Step, "image", &image.to_string());
         }
         for (k, v) in &self.params {
             sink.field(Class::Param, k, &v.to_canon());
@@ -235,6 +241,7 @@ mod tests {
             kind: "graft".into(),
             revision: 1,
             platform: None,
+            image: None,
             params: [("tensors".to_owned(), Value::List(vec![Value::Str("mtp.*".into())]))].into(),
             inputs: [("into".to_owned(), TreeId(Digest::of(b"a"))), ("from".to_owned(), TreeId(Digest::of(b"b")))]
                 .into(),

@@ -14,6 +14,8 @@ pub enum Isolation {
     None,
     /// A process in namespaces of its own that sees only what it declares.
     Namespaces,
+    /// A locked container that sees only its image and what it declares.
+    Container,
     /// Code of this program, which reads only its inputs.
     Builtin,
 }
@@ -23,6 +25,7 @@ impl std::fmt::Display for Isolation {
         f.write_str(match self {
             Isolation::None => "none",
             Isolation::Namespaces => "namespaces",
+            Isolation::Container => "container",
             Isolation::Builtin => "builtin",
         })
     }

@@ -14,7 +14,7 @@ use crate::plan::reason::Reason;
 use crate::store::roots::Roots;
 use crate::store::{Store, StoreError};
 
-/// Finds the executables of the host that a process step needs. The executor provides it.
+/// Finds what a process step needs of the host: its executables, or the image that it names. The executor provides it.
 pub trait HostTools: Send + Sync {
     /// Path inside → digest of every executable, interpreter and library.
     fn resolve(
@@ -22,6 +22,9 @@ pub trait HostTools: Send + Sync {
         step: &ProcessStep,
         inputs: &BTreeMap<String, Input>,
     ) -> Result<BTreeMap<String, Digest>, StepError>;
+
+    /// What a step can see of the image of this name: the digest of its layers and runtime configuration.
+    fn image(&self, reference: &str) -> Result<Digest, StepError>;
 }
 
 /// A source as it was found, or why it can't be used.
@@ -78,8 +81,8 @@ pub enum State {
     },
     /// Something above it made nothing.
     Skipped {
-        /// What.
-        because: String,
+        /// What: nodes, and sources that can't be taken.
+        because: Vec<Name>,
     },
     /// A gate did not pass.
     Blocked {
@@ -105,6 +108,8 @@ pub struct Job {
     pub action: Action,
     /// The host's executables that its recipe covers: path inside → digest.
     pub tools: BTreeMap<String, Digest>,
+    /// The image that its recipe covers: the digest of what a step can see of it.
+    pub image: Option<Digest>,
     /// The least isolation with which a realisation counts.
     pub at_least: Isolation,
     /// Why it runs.
@@ -199,7 +204,13 @@ impl<'a> Machine<'a> {
 
     /// The next step that can run; it counts as running from now on.
     pub fn next_job(&mut self) -> Option<Job> {
-        let id = self.ready.pop_front()?;
+        self.next_job_where(|_| true)
+    }
+
+    /// As [`Machine::next_job`], of those that `fits` says can start now.
+    pub fn next_job_where(&mut self, fits: impl Fn(&NodeSpec) -> bool) -> Option<Job> {
+        let place = self.ready.iter().position(|id| self.nodes.get(*id).is_some_and(|n| fits(&n.spec)))?;
+        let id = self.ready.remove(place)?;
         let last_tree = self.last_tree(&self.nodes.get(id)?.spec);
         let node = self.nodes.get_mut(id)?;
         let p = node.prepared.clone()?;
@@ -213,10 +224,16 @@ impl<'a> Machine<'a> {
             inputs: p.inputs,
             action: p.action,
             tools: p.ingredients.tools,
+            image: p.ingredients.image,
             at_least: p.at_least,
             reasons: node.reasons.clone(),
             last_tree,
         })
+    }
+
+    /// The nodes whose steps can run and have not begun.
+    pub fn ready(&self) -> impl Iterator<Item = &NodeSpec> {
+        self.ready.iter().filter_map(|id| self.nodes.get(*id)).map(|n| &n.spec)
     }
 
     /// Gives a job back that can't start yet; it is offered again.
@@ -298,7 +315,8 @@ impl<'a> Machine<'a> {
         if matches!(node.state, State::Running | State::Ready | State::Failed { .. }) {
             return Ok(());
         }
-        if let Some(because) = self.broken_above(id) {
+        let because = self.broken_above(id);
+        if !because.is_empty() {
             self.enter(id, State::Skipped { because });
             return Ok(());
         }
@@ -321,21 +339,18 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn broken_above(&self, id: usize) -> Option<String> {
-        let node = &self.nodes[id];
-        for input in node.spec.inputs.values() {
-            match &input.from {
-                Ref::Source(s) if !matches!(self.setting.sources.get(s), Some(Ok(_))) => return Some(s.to_string()),
-                Ref::Node(n) => {
-                    let above = self.by_name.get(n).and_then(|i| self.nodes.get(*i))?;
-                    if matches!(above.state, State::Failed { .. } | State::Skipped { .. } | State::Blocked { .. }) {
-                        return Some(n.to_string());
-                    }
-                }
-                Ref::Source(_) => {}
-            }
-        }
-        None
+    fn broken_above(&self, id: usize) -> Vec<Name> {
+        let broken = |from: &Ref| match from {
+            Ref::Source(s) => !matches!(self.setting.sources.get(s), Some(Ok(_))),
+            Ref::Node(n) => self.by_name.get(n).and_then(|i| self.nodes.get(*i)).is_some_and(|above| {
+                matches!(above.state, State::Failed { .. } | State::Skipped { .. } | State::Blocked { .. })
+            }),
+        };
+        let inputs = self.nodes[id].spec.inputs.values().map(|i| &i.from);
+        let mut names: Vec<Name> = inputs.filter(|from| broken(from)).map(|from| from.name().clone()).collect();
+        names.sort();
+        names.dedup();
+        names
     }
 
     fn input_trees(&self, id: usize) -> Option<Vec<TreeId>> {

@@ -103,6 +103,11 @@ impl Machine<'_> {
         let action = spec.kind.action(&spec.params, &inputs)?;
         let at_least = match &action {
             Action::Builtin => Isolation::Builtin,
+            Action::Process(p) if p.container.is_some() => {
+                let image = p.container.as_ref().map(|c| self.setting.tools.image(&c.image));
+                ingredients.image = image.transpose()?;
+                Isolation::Container
+            }
             Action::Process(p) => {
                 ingredients.tools = self.setting.tools.resolve(p, &inputs)?;
                 if self.setting.unsandboxed { Isolation::None } else { Isolation::Namespaces }

@@ -21,6 +21,9 @@ pub enum Event {
         source: String,
         /// Bytes that had to be read.
         hashed_bytes: u64,
+        /// Whether some of them will be read again next time: of a file that was written a moment ago, the time says
+        /// nothing yet.
+        unsettled: bool,
     },
     /// What the build will do, before anything runs.
     Planned {

@@ -1,11 +1,15 @@
 //! The scheduler: takes ready steps from the plan's machine, runs so many at once, and tells the machine how they
 //! ended.
 //!
-//! Locks are always taken in one order: recipe, then (later) GPU lease, then window.
+//! Locks are always taken in one order: recipe, then GPU lease, then window.
 
+mod container;
 pub mod event;
+pub mod images;
+mod log;
 mod process;
 mod step;
+mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -15,23 +19,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::task::JoinSet;
 
 pub use event::{End, Event, Events};
+pub use images::Images;
 pub use process::HostProcesses;
 
 use crate::digest::{Digest, RecipeId};
+use crate::graph::NodeSpec;
 use crate::kinds::{Input, ProcessStep};
 use crate::model::run::Isolation;
 use crate::plan::Machine;
 use crate::store::{Store, StoreError};
 use step::{Context, StepEnd, execute};
+use windows::{Windows, asks_for_a_gpu};
 
 /// A process step to run.
 pub struct ProcessRequest<'a> {
+    /// The node's name, for people.
+    pub node: &'a str,
+    /// The recipe.
+    pub recipe: RecipeId,
+    /// The store's folder.
+    pub store: &'a Path,
     /// What is run.
     pub step: &'a ProcessStep,
     /// Its inputs by alias.
     pub inputs: &'a BTreeMap<String, Input>,
     /// The host's executables that its recipe covers: path inside → digest.
     pub tools: &'a BTreeMap<String, Digest>,
+    /// The image that its recipe covers.
+    pub image: Option<Digest>,
     /// The empty folder that becomes `/out`.
     pub out: &'a Path,
     /// A folder for whatever else the executor needs; gone afterwards.
@@ -42,6 +57,10 @@ pub struct ProcessRequest<'a> {
     pub at_least: Isolation,
     /// Hears each line of output.
     pub on_line: &'a (dyn Fn(&str) + Sync),
+    /// Hears what is done around the step, such as stopping its neighbours.
+    pub notice: &'a (dyn Fn(&str) + Sync),
+    /// Hears for whom the step waits that has a GPU, whenever that changes.
+    pub waiting: &'a (dyn Fn(Option<&crate::fsx::lock::Holder>) + Sync),
     /// Whether to stop.
     pub cancelled: &'a (dyn Fn() -> bool + Sync),
 }
@@ -63,16 +82,45 @@ pub enum ProcessFailure {
     Store(StoreError),
 }
 
+/// A process step that ended well.
+#[derive(Debug)]
+pub struct Ran {
+    /// How well it was isolated.
+    pub isolation: Isolation,
+    /// What its record is to say of where it ran.
+    pub facts: BTreeMap<String, serde_json::Value>,
+}
+
 /// Runs process steps.
 pub trait Processes: Send + Sync {
-    /// Runs one to its end; everything that it started is ended. Returns how well it was isolated.
-    fn run(&self, request: &ProcessRequest<'_>) -> Result<Isolation, ProcessFailure>;
+    /// Runs one to its end; everything that it started is ended.
+    fn run(&self, request: &ProcessRequest<'_>) -> Result<Ran, ProcessFailure>;
+
+    /// Closes the window of this name, or every one, that steps left open and none is in; it takes as long as the
+    /// neighbours need. Comes back: what did not come back as it was.
+    fn close_windows(
+        &self,
+        _name: Option<&str>,
+        _tell: &(dyn Fn(&str) + Sync),
+        _cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Vec<Trouble> {
+        Vec::new()
+    }
+}
+
+/// Something that is wrong beside the steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// What.
+    pub error: String,
+    /// What to do.
+    pub hint: Option<String>,
 }
 
 /// How a build is run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How many steps at once.
+    /// How many steps at once; those that ask for a GPU wait for leases, and are not counted.
     pub jobs: usize,
     /// Whether independent steps go on after a failure.
     pub keep_going: bool,
@@ -89,7 +137,12 @@ pub struct Ended {
     pub stopped: HashSet<usize>,
     /// Seconds by node number.
     pub seconds: HashMap<usize, f64>,
+    /// Neighbours that did not come back, whatever became of the steps.
+    pub troubles: Vec<Trouble>,
 }
+
+/// How many steps may wait for GPUs, or have them, at once.
+pub const MOST_ON_GPUS: usize = 16;
 
 /// Runs what the machine offers until nothing is left that can run. Errors: only where the store itself is damaged;
 /// a failed step is in the machine's report.
@@ -108,8 +161,28 @@ pub async fn run(
         processes,
         keep_failed: options.keep_failed,
     };
+    let mut running = JoinSet::new();
+    let mut windows = Windows::new(&context);
+    let ran = run_steps(machine, options, &context, &mut running, &mut windows).await;
+    // Whatever it was that ended the build: a step that still runs needs its window.
+    while running.join_next().await.is_some() {}
+    let troubles = windows.finish().await;
+    ran.map(|ended| Ended { troubles, ..ended })
+}
+
+type Step = (usize, RecipeId, f64, StepEnd);
+
+async fn run_steps(
+    machine: &mut Machine<'_>,
+    options: &Options,
+    context: &Context,
+    running: &mut JoinSet<Step>,
+    windows: &mut Windows,
+) -> Result<Ended, StoreError> {
+    let (store, events, cancel) = (&context.store, &context.events, &context.cancel);
     let mut ended = Ended::default();
-    let mut running: JoinSet<(usize, RecipeId, f64, StepEnd)> = JoinSet::new();
+    // Those of them that wait for GPUs, or have them.
+    let mut on_gpus: HashSet<usize> = HashSet::new();
     // Nodes that have a recipe which is being run already: they look again when it has ended.
     let mut same: HashMap<RecipeId, Vec<usize>> = HashMap::new();
     // Whoever comes later with a recipe that made nothing would only fail the same way.
@@ -117,12 +190,11 @@ pub async fn run(
     let mut failed = false;
     let mut broken = None;
     loop {
-        while running.len() < options.jobs.max(1)
-            && !context.cancelled()
-            && broken.is_none()
-            && (!failed || options.keep_going)
-        {
-            let Some(job) = machine.next_job() else { break };
+        while !context.cancelled() && broken.is_none() && (!failed || options.keep_going) {
+            let slot = running.len() - on_gpus.len() < options.jobs.max(1);
+            let gpus = on_gpus.len() < MOST_ON_GPUS;
+            let fits = |spec: &NodeSpec| if asks_for_a_gpu(spec) { gpus } else { slot };
+            let Some(job) = machine.next_job_where(fits) else { break };
             if let Some((error, hint)) = failures.get(&job.recipe.id).cloned() {
                 machine.failed(job.id, error, hint)?;
                 continue;
@@ -132,6 +204,10 @@ pub async fn run(
                 continue;
             }
             same.insert(job.recipe.id, Vec::new());
+            windows.begins(job.id, &job.spec);
+            if asks_for_a_gpu(&job.spec) {
+                on_gpus.insert(job.id);
+            }
             let context = context.clone();
             running.spawn_blocking(move || {
                 let begun = std::time::Instant::now();
@@ -150,6 +226,7 @@ pub async fn run(
             Err(_) => break,
         };
         ended.seconds.insert(id, seconds);
+        on_gpus.remove(&id);
         match end {
             StepEnd::Built(run) => machine.succeeded(id, run, true)?,
             StepEnd::Reused(run) => machine.succeeded(id, run, false)?,
@@ -175,6 +252,7 @@ pub async fn run(
         for waiting in same.remove(&recipe).unwrap_or_default() {
             machine.put_back(waiting);
         }
+        windows.ended(id, machine);
         for line in store.take_notes() {
             let _ = events.send(Event::Notice(line));
         }

@@ -5,7 +5,6 @@
 //! 3. Everything that it read must still be what was hashed.
 //! 4. Publish: hash, move in, make durable. Then, and only then, record the run.
 
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +17,7 @@ use crate::kinds::{Action, Input, Output, OutputEntry, ProcessStep, Progress, Re
 use crate::model::run::{Isolation, Outcome, RunRecord};
 use crate::plan::Job;
 use crate::sched::event::{End, Event, Events};
+use crate::sched::log::{compressed, write_log};
 use crate::store::{Store, StoreError, collect};
 
 /// What a step runs in.
@@ -33,6 +33,11 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn close_windows(&self, name: Option<&str>) -> Vec<super::Trouble> {
+        let tell = |line: &str| self.tell(Event::Notice(line.to_owned()));
+        self.processes.close_windows(name, &tell, &|| self.cancelled())
     }
 
     fn tell(&self, event: Event) {
@@ -157,10 +162,11 @@ pub(crate) fn execute(context: &Context, job: &Job) -> StepEnd {
     let started = jiff::Timestamp::now().to_string();
     let progress = NodeProgress { context, node, log: std::sync::Mutex::default() };
     let attempt = attempt(context, job, &progress, &log_path, &started, begun);
-    let log = write_log(&progress, &log_path).then_some(log_name);
+    let text = progress.log.lock().map(|l| l.clone()).unwrap_or_default();
+    let log = write_log(&text, &log_path).then_some(log_name);
     match attempt {
         Ok(mut made) => {
-            made.record.log = log;
+            made.record.log = log.map(|name| compressed(&log_path, name));
             made.record.seconds = begun.elapsed().as_secs_f64();
             let verdict = made.record.verdict();
             match context.store.record(made.record) {
@@ -239,30 +245,6 @@ fn blank_record(job: &Job, outcome: Outcome, isolation: Isolation, started: &str
     }
 }
 
-// Builtin steps keep their lines in memory; a process writes its log itself, and what was found of its output goes
-// behind that.
-fn write_log(progress: &NodeProgress<'_>, path: &Path) -> bool {
-    let text = progress.log.lock().map(|l| l.clone()).unwrap_or_default();
-    if path.exists() {
-        // The step's own lines are there whatever becomes of these.
-        let _ = if text.is_empty() { Ok(()) } else { append_lines(path, &text) };
-    } else if text.is_empty() || fsx::write_new(path, text.as_bytes(), 0o444).is_err() {
-        return false;
-    }
-    // The record will name it.
-    fsx::fsync(path).is_ok() && path.parent().is_none_or(|dir| fsx::fsync(dir).is_ok())
-}
-
-fn append_lines(path: &Path, text: &str) -> std::io::Result<()> {
-    let log = std::fs::File::options().read(true).append(true).open(path)?;
-    let mut last = *b"\n";
-    if let Some(at) = log.metadata()?.len().checked_sub(1) {
-        log.read_exact_at(&mut last, at)?;
-    }
-    let gap = if last == *b"\n" { "" } else { "\n" };
-    fsx::write_all(&log, format!("{gap}{text}").as_bytes())
-}
-
 fn attempt(
     context: &Context,
     job: &Job,
@@ -320,6 +302,7 @@ fn attempt_in(
     let out_dir = scratch.join("out");
     fsx::create_dir(&out_dir).map_err(StoreError::from)?;
     let step = Step { params: &job.spec.params, inputs: &job.inputs, progress };
+    let mut where_it_ran = std::collections::BTreeMap::new();
     let (output, mut report, isolation) = match &job.action {
         Action::Builtin => {
             let mut output = Output::new(out_dir);
@@ -327,9 +310,10 @@ fn attempt_in(
             (output, report, Isolation::Builtin)
         }
         Action::Process(process) => {
-            let isolation = run_process(context, job, process, &out_dir, scratch, log)?;
+            let ran = run_process(context, job, process, &out_dir, scratch, log)?;
             let output = collect(&out_dir)?;
-            (output, Report::default(), isolation)
+            where_it_ran = ran.facts;
+            (output, Report::default(), ran.isolation)
         }
     };
     if context.cancelled() {
@@ -346,7 +330,7 @@ fn attempt_in(
     if matches!(job.action, Action::Process(_)) {
         let files: Arc<dyn crate::kinds::InputFiles> = Arc::<Store>::clone(&context.store);
         let out = Input {
-            alias: "out".to_owned(),
+            alias: crate::kinds::input::OUTPUT.to_owned(),
             tree: Arc::new(published.tree.clone()),
             files,
             single_file: false,
@@ -362,6 +346,7 @@ fn attempt_in(
     let outcome = Outcome::Success { tree: published.id, verdict: report.verdict };
     let mut record = blank_record(job, outcome, isolation, started, begun);
     record.facts = report.facts;
+    record.facts.extend(where_it_ran);
     Ok(Made { record, written_bytes: published.written_bytes, notes: report.notes })
 }
 
@@ -396,10 +381,14 @@ fn run_process(
     out_dir: &Path,
     scratch: &Path,
     log: &Path,
-) -> Result<Isolation, Stop> {
+) -> Result<super::Ran, Stop> {
     let node = job.node.to_string();
     let on_line = |line: &str| context.tell(Event::Line { node: node.clone(), line: line.to_owned() });
     let request = super::ProcessRequest {
+        node: &node,
+        recipe: job.recipe.id,
+        store: context.store.dir(),
+        image: job.image,
         step: process,
         inputs: &job.inputs,
         tools: &job.tools,
@@ -408,10 +397,12 @@ fn run_process(
         log,
         at_least: job.at_least,
         on_line: &on_line,
+        notice: &|line| context.tell(Event::Notice(line.to_owned())),
+        waiting: &|holder| context.tell(Event::Waiting { node: node.clone(), holder: holder.cloned() }),
         cancelled: &|| context.cancelled(),
     };
     match context.processes.run(&request) {
-        Ok(isolation) => Ok(isolation),
+        Ok(ran) => Ok(ran),
         Err(super::ProcessFailure::Cancelled) => Err(Stop::Cancelled),
         Err(super::ProcessFailure::Failed { error, hint, tail }) => Err(Stop::Failure(Failure { error, hint, tail })),
         Err(super::ProcessFailure::Store(e)) => Err(Stop::from(e)),

@@ -1,4 +1,4 @@
-//! Blobs: presence, trust, import, quarantine.
+//! Blobs: presence, trust, import.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -44,7 +44,7 @@ impl Store {
     }
 
     /// Looks for a blob's bytes, at the files themselves. In the store, size, mtime and inode must be those of the
-    /// last look, else it is hashed; one with a wrong digest is set aside, said in a note, and counts as absent.
+    /// last look, else it is hashed; one with a wrong digest counts as absent, is left where it is, and told in a note.
     pub fn presence(&self, blob: BlobId, executable: bool) -> Result<Presence> {
         for exec in [executable, !executable] {
             let path = self.blob_path(blob, exec);
@@ -68,6 +68,9 @@ impl Store {
         let known = self.index.blob(blob, executable);
         if meta.is_file() && known == Some(stat) {
             return Ok(true);
+        }
+        if self.wrong.lock().is_ok_and(|w| w.contains(&(blob, executable, stat))) {
+            return Ok(false);
         }
         let wrong = if meta.is_file() {
             let file = match fs::File::open(path) {
@@ -99,14 +102,16 @@ impl Store {
                 }
                 Ok(true)
             }
-            Some(what) if self.read_only() => {
-                if let Ok(mut notes) = self.notes.lock() {
-                    notes.push(format!("{} (the blob {blob}) {what}", path.display()));
-                }
-                Ok(false)
-            }
             Some(what) => {
-                self.quarantine(blob, path, &what)?;
+                // Left where it is: whoever has right bytes to put there sets it aside.
+                if let Ok(mut wrong) = self.wrong.lock() {
+                    wrong.insert((blob, executable, stat));
+                }
+                if let Ok(mut notes) = self.notes.lock() {
+                    let path = path.display();
+                    notes
+                        .push(format!("{path} (the blob {blob}) {what}: it counts as missing; see `graftwerk repair`"));
+                }
                 Ok(false)
             }
         }
@@ -116,10 +121,6 @@ impl Store {
         let stat = FileStat::at(path).map_err(at("look at", path))?;
         self.index.put_blob(blob, executable, BlobStat::of(&stat));
         Ok(())
-    }
-
-    fn quarantine(&self, blob: BlobId, path: &Path, what: &str) -> Result<()> {
-        objects::set_aside(&self.dir, path, &blob.hex(), &format!("(the blob {blob}) {what}"), &self.notes)
     }
 
     /// The paths of a tree whose bytes are nowhere. Looks at every file, by all cores.
@@ -196,7 +197,10 @@ impl Store {
 
     pub(crate) fn gone(&self, blob: BlobId) -> StoreError {
         let places = self.refs.places(blob).unwrap_or_default();
-        let looked = if places.is_empty() {
+        let damaged = [false, true].map(|x| self.blob_path(blob, x)).into_iter().find(|p| p.symlink_metadata().is_ok());
+        let looked = if let Some(path) = damaged {
+            format!("{} is damaged", path.display())
+        } else if places.is_empty() {
             "no source is known to have had them".to_owned()
         } else {
             let list: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::digest::BlobId;
 use crate::fsx::{self, Placed};
 use crate::store::error::Result;
-use crate::store::{Store, objects};
+use crate::store::{Store, aside};
 
 /// Objects that are finished and wait for their names.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Store {
                 return Ok(());
             }
             let right = match &w.what {
-                What::Blob(blob, executable) => self.stored_is_right(*blob, *executable, &w.to)?,
+                What::Blob(blob, executable) => self.blob_is_right(*blob, *executable, w)?,
                 What::Text(name) => self.text_is_right(w, name)?,
             };
             if right {
@@ -134,9 +134,20 @@ impl Store {
         }
     }
 
+    fn blob_is_right(&self, blob: BlobId, executable: bool, w: &Waiting) -> Result<bool> {
+        let looked_at = aside::seen(&w.to);
+        if self.stored_is_right(blob, executable, &w.to)? {
+            return Ok(true);
+        }
+        let name = if executable { format!("{}.x", blob.hex()) } else { blob.hex() };
+        let what = format!("(the blob {blob}) does not hash to its name");
+        aside::set_aside_telling(&self.dir, &w.to, looked_at, (&name, &what), &self.notes)?;
+        Ok(false)
+    }
+
     fn text_is_right(&self, w: &Waiting, name: &str) -> Result<bool> {
         let ours = fsx::read_optional(&w.from)?;
-        objects::is_or_set_aside(&self.dir, &w.to, ours.as_deref().unwrap_or_default(), name, &self.notes)
+        aside::is_or_set_aside(&self.dir, &w.to, ours.as_deref().unwrap_or_default(), name, &self.notes)
     }
 }
 

@@ -54,6 +54,8 @@ pub enum StoreError {
         what: String,
         /// What to do.
         hint: Option<String>,
+        /// Whether it is not there at all.
+        away: bool,
     },
     /// A source changed while it was read.
     #[error("{} changed while it was in use; nothing of it was recorded", path.display())]
@@ -113,6 +115,9 @@ impl StoreError {
             StoreError::Fs(e) if e.source.kind() == io::ErrorKind::PermissionDenied => {
                 "it belongs to another user, or its mode keeps you out: let this user read it, in the store also write"
                     .to_owned()
+            }
+            StoreError::Fs(e) if e.action == "create the folder" && e.source.kind() == io::ErrorKind::NotFound => {
+                "nobody can make folders there: pass --store DIR with another place".to_owned()
             }
             StoreError::Source { hint, .. } => return hint.clone(),
             StoreError::Fs(e) => return crate::fsx::hint_if_full(&e.source, &e.path),

@@ -16,7 +16,7 @@ use crate::fsx::{self, FileStat};
 use crate::store::plain::{BlobStats, IndexState};
 
 /// What identifies a blob's file since we last hashed it. Not ctime: each link of ours moves that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BlobStat {
     pub(crate) size: u64,
     pub(crate) mtime_ns: i128,

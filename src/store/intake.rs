@@ -28,7 +28,7 @@ impl Store {
         Intake { store: self, commit: self.commit() }
     }
 
-    /// Whether the store itself has a blob in this mode, and rightly: a damaged one is set aside and counts as absent.
+    /// Whether the store itself has a blob in this mode, and rightly: a damaged one counts as absent.
     pub(crate) fn has_blob(&self, blob: BlobId, executable: bool) -> Result<bool> {
         self.stored_is_right(blob, executable, &self.blob_path(blob, executable))
     }

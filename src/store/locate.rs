@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::digest::BlobId;
@@ -28,19 +28,30 @@ impl Store {
         if let Some(t) = self.objects.table(blob)? {
             return Ok(t);
         }
-        let presence = self.presence(blob, false)?;
-        let Some(path) = presence.path() else { return Err(self.gone(blob)) };
+        match self.presence(blob, false)?.path() {
+            Some(path) => self.table_from(blob, path),
+            None => match self.plain().source_of(blob)? {
+                // One that was not at rest when it was hashed has the bytes or not: it is hashed here.
+                Some((path, _)) => self.table_from(blob, &path),
+                None => Err(self.gone(blob)),
+            },
+        }
+    }
+
+    fn table_from(&self, blob: BlobId, path: &Path) -> Result<TensorTable> {
         let file = File::open(path).map_err(crate::fsx::at("open", path))?;
         let size = file.metadata().map_err(crate::fsx::at("look at", path))?.len();
         let hashed = hash_file(&file, size, true, &mut |_| {}, &|| false).map_err(|e| StoreError::Source {
             path: path.to_owned(),
             what: e.to_string(),
             hint: None,
+            away: false,
         })?;
         match hashed.table {
             Some(t) if hashed.blob == blob => {
                 let mut c = self.commit();
                 self.objects.put_table(blob, &t, &mut c)?;
+                self.flush(&mut c)?;
                 Ok(t)
             }
             _ => Err(StoreError::SourceChanged { path: path.to_owned() }),

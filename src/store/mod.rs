@@ -11,7 +11,7 @@
 //!   refs/ab/cdef…          where a source that is referenced in place has these bytes, with its stat
 //!   artifacts/<tree>/      a tree as a directory that programs can open: a view, made again from the rest
 //!   roots/<project>        what must be kept, and who says so
-//!   quarantine/            damaged blobs, set aside, never deleted
+//!   quarantine/            what was damaged, set aside, never deleted
 //!   failed/                scratch folders kept on request
 //!   logs/, tmp/, locks/
 //!   index/                 sled: digests by stat
@@ -20,9 +20,11 @@
 //! Presence means complete: everything is written under `tmp/`, hashed, made read-only and renamed in with
 //! no-replace. Nothing in the store is ever changed, save `roots/`, `refs/`, `locks/`, `index/` and views.
 
+mod aside;
 mod blobs;
 mod commit;
 pub mod error;
+mod gclog;
 pub mod holds;
 mod index;
 pub(crate) mod intake;
@@ -35,11 +37,12 @@ mod refs;
 mod restore;
 pub mod roots;
 mod runs;
-mod sealed;
+pub(crate) mod sealed;
 mod session;
 pub mod source;
 pub mod survey;
 pub mod sweep;
+pub mod unended;
 mod version;
 mod views;
 
@@ -55,11 +58,12 @@ pub use version::VERSION;
 
 use crate::digest::{BlobId, Digest, RecipeId, TreeId};
 use crate::fsx::lock::FileLock;
-use crate::fsx::{self, Placed};
+use crate::fsx::{self, FsError, Placed};
 use crate::model::recipe::Recipe;
 use crate::model::run::{Isolation, RunRecord};
 use crate::model::tree::Tree;
 use commit::Commit;
+use index::BlobStat;
 use plain::Plain;
 
 /// An open store. Cheap to share; safe to use from many threads and beside other processes.
@@ -73,7 +77,11 @@ pub struct Store {
     index: index::Index,
     // Blobs that this process has found to be right: looked at once a session.
     right: Mutex<HashSet<(BlobId, bool)>>,
+    // Files that this process has found to be wrong, as they looked then: hashed once a session.
+    wrong: Mutex<HashSet<(BlobId, bool, BlobStat)>>,
     notes: objects::Notes,
+    // Where a build says what it made, until its roots do.
+    building: Mutex<unended::Building>,
     // What collectors took, by their logs.
     collected: std::sync::OnceLock<HashMap<TreeId, String>>,
     // Listings of sources that were placed and are not flushed yet.
@@ -99,6 +107,7 @@ impl Store {
         let index = index::Index::open(&dir.join("index"), &dir.join("locks/index"), move |stop| known.known(stop));
         let notes = objects::Notes::default();
         if let (Some(why), Ok(mut notes)) = (session.closed_because(), notes.lock()) {
+            let why = &why.source;
             notes.push(format!("{} can't be written to ({why}): nothing that is found out is kept", dir.display()));
         }
         let scanned = Mutex::new(Commit::new(session.dir().to_owned()));
@@ -111,10 +120,17 @@ impl Store {
             refs,
             index,
             right: Mutex::default(),
+            wrong: Mutex::default(),
+            building: Mutex::default(),
             notes,
             collected: std::sync::OnceLock::new(),
             dir,
         }))
+    }
+
+    /// Whether there is no store in `dir` yet: [`open`](Self::open) would make one.
+    pub fn is_nothing(dir: &Path) -> bool {
+        version::is_nothing(dir)
     }
 
     /// The store's folder, absolute.
@@ -127,11 +143,24 @@ impl Store {
         self.session.closed_because().is_some()
     }
 
-    /// Errors: ReadOnly where nothing can be written.
+    /// For a collector, which a full disk must not keep from making room. Errors: as [`Store::must_write`] otherwise.
+    pub fn must_free(&self) -> Result<()> {
+        if self.session.is_full() { Ok(()) } else { self.must_write() }
+    }
+
+    /// Errors: ReadOnly where nothing can be written, Fs where the disk is full.
     pub fn must_write(&self) -> Result<()> {
         match self.session.closed_because() {
             None => Ok(()),
-            Some(why) => Err(StoreError::ReadOnly { path: self.dir.clone(), why: why.to_owned() }),
+            Some(why) if self.session.is_full() => Err(StoreError::Fs(FsError {
+                action: why.action,
+                path: why.path.clone(),
+                source: match why.source.raw_os_error() {
+                    Some(number) => std::io::Error::from_raw_os_error(number),
+                    None => std::io::Error::from(why.source.kind()),
+                },
+            })),
+            Some(why) => Err(StoreError::ReadOnly { path: self.dir.clone(), why: why.source.to_string() }),
         }
     }
 
@@ -160,6 +189,11 @@ impl Store {
     /// The folder of such names.
     pub fn temp_dir(&self) -> &Path {
         self.session.dir()
+    }
+
+    // For small files that are written on a disk that was too full for a folder; what is left there is swept as well.
+    pub(crate) fn temp_dir_or_top(&self) -> &Path {
+        if self.read_only() { &self.dir } else { self.temp_dir() }
     }
 
     /// Keeps a listing, durably.
@@ -247,12 +281,23 @@ impl Store {
     /// Records a run. Whatever it names must have been published before: this is the moment from which it counts.
     pub fn record(&self, run: RunRecord) -> Result<RunRecord> {
         self.must_write()?;
+        self.note_made(&run)?;
         self.runs.append(run, &self.commit().temp_path())
     }
 
     /// Where the log of an attempt goes; below `logs/`.
     pub fn log_path(&self, name: &str) -> PathBuf {
         self.dir.join("logs").join(name)
+    }
+
+    /// The text of a log of this name, unpacked where it was packed; `None` where there is none. Errors: the disk's.
+    pub fn log_text(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let path = self.log_path(name);
+        let Some(bytes) = fsx::read_optional(&path)? else { return Ok(None) };
+        if !name.ends_with(".zst") {
+            return Ok(Some(bytes));
+        }
+        Ok(Some(zstd::decode_all(bytes.as_slice()).map_err(fsx::at("unpack", &path))?))
     }
 
     /// Takes the lock of a recipe, waiting for whoever holds it; `busy` hears who that is. `None` when cancelled.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::digest::{BlobId, Digest, RecipeId, TreeId};
-use crate::fsx::{self, Placed};
+use crate::fsx;
 use crate::model::recipe::Recipe;
 use crate::model::tree::Tree;
 use crate::store::commit::Commit;
@@ -25,38 +25,8 @@ pub(crate) struct Objects {
     overlay: Option<Mutex<HashMap<PathBuf, String>>>,
 }
 
-/// Lines about what was found damaged and set aside.
+/// Lines about what was found damaged or set aside.
 pub(crate) type Notes = Arc<Mutex<Vec<String>>>;
-
-/// Moves what is damaged to a fresh name in `quarantine/`, and says so.
-pub(crate) fn set_aside(store: &Path, path: &Path, name: &str, what: &str, notes: &Notes) -> Result<()> {
-    let dir = store.join("quarantine");
-    fsx::create_dir_all(&dir)?;
-    for n in 1u32.. {
-        let target = dir.join(format!("{name}-{n}"));
-        if fsx::rename_noreplace(path, &target)? == Placed::Placed {
-            if let Ok(mut notes) = notes.lock() {
-                notes.push(format!("{} {what}: set aside as {}", path.display(), target.display()));
-            }
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Whether `path` holds just this text. What is there and is another, or no file, is damage (a broken disk leaves such),
-/// and is set aside: the right text is at hand.
-pub(crate) fn is_or_set_aside(store: &Path, path: &Path, text: &[u8], name: &str, notes: &Notes) -> Result<bool> {
-    let what = match read_plain(path) {
-        Ok(None) => return Ok(false),
-        Ok(Some(there)) if there == text => return Ok(true),
-        Ok(Some(_)) => "is not what its name says".to_owned(),
-        Err(StoreError::Damaged { what, .. }) => what,
-        Err(e) => return Err(e),
-    };
-    set_aside(store, path, name, &what, notes)?;
-    Ok(false)
-}
 
 impl Objects {
     pub(crate) fn new(store: PathBuf, read_only: bool) -> Self {
@@ -140,16 +110,11 @@ impl Objects {
         if let Some(text) = self.overlaid(&path) {
             return Ok(summed_table(&text));
         }
-        let table = match read_plain(&path) {
-            Ok(None) => return Ok(None),
-            Ok(Some(bytes)) => String::from_utf8(bytes).ok().as_deref().and_then(summed_table),
-            Err(StoreError::Damaged { .. }) => None,
-            Err(e) => return Err(e),
-        };
-        if table.is_none() && self.overlay.is_none() {
-            fsx::remove_tree(&path)?;
+        match read_plain(&path) {
+            Ok(bytes) => Ok(bytes.and_then(|b| String::from_utf8(b).ok()).as_deref().and_then(summed_table)),
+            Err(StoreError::Damaged { .. }) => Ok(None),
+            Err(e) => Err(e),
         }
-        Ok(table)
     }
 }
 

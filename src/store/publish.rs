@@ -203,5 +203,6 @@ fn rel(bytes: &[u8]) -> Result<RelPath> {
         path: String::from_utf8_lossy(bytes).into_owned().into(),
         what: e.to_string(),
         hint: None,
+        away: false,
     })
 }

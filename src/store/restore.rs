@@ -58,40 +58,6 @@ impl Store {
 }
 
 impl Plain {
-    /// Moves what is damaged to a fresh name in `quarantine/`, with a text beside it that says what it was.
-    pub fn set_aside(&self, path: &Path, name: &str, what: &str) -> Result<PathBuf> {
-        let dir = self.dir.join("quarantine");
-        fsx::create_dir_all(&dir)?;
-        let mut n = 1u32;
-        loop {
-            let target = dir.join(format!("{name}-{n}"));
-            if fsx::rename_noreplace(path, &target)? == Placed::Placed {
-                self.write_note(&target, path, what)?;
-                fsx::fsync(&dir)?;
-                return Ok(target);
-            }
-            n += 1;
-        }
-    }
-
-    /// Writes down in `quarantine/` that something is gone for good, so that it is not looked for again.
-    pub fn note_lost(&self, path: &Path, name: &str, what: &str) -> Result<()> {
-        let dir = self.dir.join("quarantine");
-        fsx::create_dir_all(&dir)?;
-        self.write_note(&dir.join(format!("{name}-lost")), path, what)
-    }
-
-    fn write_note(&self, beside: &Path, path: &Path, what: &str) -> Result<()> {
-        let mut note = beside.as_os_str().to_owned();
-        note.push(".txt");
-        let when = jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default();
-        let text = format!("{} {what}\nset aside {when}\n", path.display());
-        match fsx::write_new(Path::new(&note), text.as_bytes(), 0o644) {
-            Err(e) if e.source.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-            done => Ok(done?),
-        }
-    }
-
     /// The text of the VERSION that the store's objects prove: their formats, and whether records are sealed. `None` where
     /// they prove none.
     pub fn proven_version(&self) -> Result<Option<&'static str>> {

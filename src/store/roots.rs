@@ -1,7 +1,7 @@
 //! `roots/<project>.json`: what must be kept, and who says so. Written when a build ends: the last realisations of
 //! every node of a project. They also say what a node's recipe was last time, so that a change can be explained.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,27 @@ impl Roots {
         list.truncate(KEEP);
     }
 
+    /// The same without the entries, from the `keep`th of each list on, of which `gone` says so. `None` where that is all of
+    /// them still.
+    pub fn without(&self, keep: usize, gone: impl Fn(TreeId) -> bool) -> Option<Self> {
+        let mut left = self.clone();
+        for list in left.nodes.values_mut() {
+            let mut n = 0..;
+            list.retain(|r| n.next().is_some_and(|n: usize| n < keep) || !gone(r.tree));
+        }
+        for list in left.sources.values_mut() {
+            let mut n = 0..;
+            list.retain(|t| n.next().is_some_and(|n: usize| n < keep) || !gone(*t));
+        }
+        (left != *self).then_some(left)
+    }
+
+    /// Every tree that stands at the `keep`th place of its list, counted from 0, or behind it.
+    pub fn from(&self, keep: usize) -> impl Iterator<Item = TreeId> {
+        let nodes = self.nodes.values().flat_map(move |list| list.iter().skip(keep).map(|r| r.tree));
+        nodes.chain(self.sources.values().flat_map(move |list| list.iter().skip(keep).copied()))
+    }
+
     /// Enters what a source is now.
     pub fn enter_source(&mut self, name: &str, tree: TreeId) {
         let list = self.sources.entry(name.to_owned()).or_default();
@@ -115,6 +136,25 @@ impl Store {
         fsx::remove_file(&path)?;
         fsx::fsync(&self.dir.join("roots"))?;
         Ok(there)
+    }
+
+    /// The lock of a file in `roots/`, whatever it is of.
+    pub fn roots_lock(&self, file: &str) -> PathBuf {
+        self.dir.join("locks").join(format!("project-{}", file.trim_end_matches(".json")))
+    }
+
+    /// Has a file in `roots/`, whose [lock](Self::roots_lock) the caller has, name no more what is `gone`, from the `keep`th
+    /// of each list on. Errors: Damaged.
+    pub fn let_go(&self, file: &str, keep: usize, gone: &HashSet<TreeId>) -> Result<()> {
+        self.must_free()?;
+        let path = self.dir.join("roots").join(file);
+        let Some(bytes) = read_plain(&path)? else { return Ok(()) };
+        let roots: Roots = unseal(&bytes).map_err(|what| StoreError::Damaged { path: path.clone(), what })?;
+        if let Some(left) = roots.without(keep, |t| gone.contains(&t)) {
+            let text = seal(&left).map_err(fsx::at("write", &path))?;
+            fsx::replace_file(&path, &text, self.temp_dir_or_top())?;
+        }
+        Ok(())
     }
 
     /// Keeps the roots of a graph file, if they are not those that are there.

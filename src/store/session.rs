@@ -3,16 +3,17 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::fsx::lock::{FileLock, Tried, try_lock};
+use crate::fsx::lock::{FileLock, Tried, try_lock, try_lock_shared};
 use crate::fsx::{self, FsError};
 use crate::store::error::{Result, StoreError};
 
-/// A folder that belongs to this process and goes with it.
+/// A folder that belongs to this process and goes with it. Where a full disk has no room for one, the store is as one that
+/// can only be read, and a collector can still make room.
 pub(super) struct Session {
     dir: PathBuf,
     _lock: Option<FileLock>,
     // Why the store can't be written to, where it can't.
-    closed: Option<String>,
+    closed: Option<FsError>,
     // Where it can't: for what is half-made on the way to the project's own files.
     _elsewhere: Option<tempfile::TempDir>,
 }
@@ -33,7 +34,7 @@ impl Session {
     /// that writes nothing there.
     pub(super) fn open(dir: &Path) -> Result<Self> {
         match Self::open_writable(dir) {
-            Err(StoreError::Fs(e)) if can_not_write(&e) => Ok(Self::closed(&e)),
+            Err(StoreError::Fs(e)) if can_not_write(&e) => Ok(Self::closed(e)),
             opened => opened,
         }
     }
@@ -49,6 +50,13 @@ impl Session {
         sweep_beginnings(dir);
         sweep(&tmp);
         sweep_locks(&dir.join("locks"));
+        // A full disk may have no room for them when a collector needs them.
+        for lock in ["gc", "gc-run"] {
+            let path = dir.join("locks").join(lock);
+            if !path.exists() {
+                drop(try_lock_shared(&path)?);
+            }
+        }
         for n in 0u64.. {
             let name = format!("{}-{}", std::process::id(), fsx::stat::now_ns().unsigned_abs() + u128::from(n));
             let lock_path = tmp.join(format!("{name}.lock"));
@@ -61,10 +69,10 @@ impl Session {
         Err(StoreError::Cancelled)
     }
 
-    fn closed(why: &FsError) -> Self {
+    fn closed(why: FsError) -> Self {
         let elsewhere = tempfile::tempdir().ok();
         let dir = elsewhere.as_ref().map_or_else(std::env::temp_dir, |t| t.path().to_owned());
-        Self { dir, _lock: None, closed: Some(why.source.to_string()), _elsewhere: elsewhere }
+        Self { dir, _lock: None, closed: Some(why), _elsewhere: elsewhere }
     }
 
     /// Its folder.
@@ -73,13 +81,18 @@ impl Session {
     }
 
     /// Why the store can't be written to; `None` where it can.
-    pub(super) fn closed_because(&self) -> Option<&str> {
-        self.closed.as_deref()
+    pub(super) fn closed_because(&self) -> Option<&FsError> {
+        self.closed.as_ref()
+    }
+
+    /// Whether it can't be written to for want of room only.
+    pub(super) fn is_full(&self) -> bool {
+        self.closed.as_ref().is_some_and(fsx::is_full)
     }
 }
 
 fn can_not_write(e: &FsError) -> bool {
-    matches!(e.source.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
+    fsx::is_full(e) || matches!(e.source.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
 
 // Removes what whoever began this store, and died, left of its VERSION. There is one now, so nobody needs another.
@@ -100,6 +113,12 @@ fn sweep_locks(locks: &Path) {
             let _ = try_lock(&locks.join(&name), "sweeping", true);
         }
     }
+}
+
+/// Whether the process of this session is there still.
+pub(super) fn lives(tmp: &Path, session: &str) -> bool {
+    let lock = tmp.join(format!("{session}.lock"));
+    lock.exists() && !matches!(try_lock(&lock, "looking", true), Ok(Tried::Held(_)))
 }
 
 // Removes what processes left that are gone: a folder whose lock can be taken belongs to nobody. Best effort: what can't

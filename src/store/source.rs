@@ -64,16 +64,22 @@ pub struct Scanned {
     pub id: TreeId,
     /// Bytes that had to be read.
     pub hashed_bytes: u64,
+    /// Whether a file was written so shortly before that its time proves nothing: it is read again next time.
+    pub unsettled: bool,
     /// What is odd, but no error.
     pub notes: Vec<String>,
 }
 
-struct Found {
-    rel: RelPath,
-    // Where the bytes really are: links resolved, so that a moved link changes nothing.
-    path: PathBuf,
-    stat: FileStat,
-    executable: bool,
+/// A file of a folder, links followed.
+pub(crate) struct Found {
+    /// Its path in the folder.
+    pub(crate) rel: RelPath,
+    /// Where the bytes really are: links resolved, so that a moved link changes nothing.
+    pub(crate) path: PathBuf,
+    /// How it looked.
+    pub(crate) stat: FileStat,
+    /// Whether its owner may execute it.
+    pub(crate) executable: bool,
 }
 
 impl Store {
@@ -83,6 +89,7 @@ impl Store {
     pub fn scan(&self, path: &Path, form: SourceForm, options: &ScanOptions<'_>) -> Result<Scanned> {
         let (found, empty_dirs) =
             if form.is_file() { (vec![look_at_file(path)?], Vec::new()) } else { walk(path, options.hides)? };
+        let looked = now_ns();
         let blobs = self.hash_all(&found, options)?;
         let mut tree = Tree::new();
         let bad = |e: crate::model::tree::TreeError| source_error(path, e.to_string(), None);
@@ -100,7 +107,8 @@ impl Store {
         // Flushed with those of the other sources: thousands of them are one group.
         let id = self.objects.put_tree(&tree, &mut self.scanned.lock().unwrap_or_else(PoisonError::into_inner))?;
         let hashed_bytes = found.iter().zip(&blobs).filter(|(_, (_, fresh))| *fresh).map(|(f, _)| f.stat.size).sum();
-        Ok(Scanned { tree, id, hashed_bytes, notes })
+        let unsettled = found.iter().zip(&blobs).any(|(f, (_, fresh))| *fresh && !f.stat.at_rest(looked));
+        Ok(Scanned { tree, id, hashed_bytes, unsettled, notes })
     }
 
     /// BLAKE3 of a file of the host that is no source (an executable, a library), by the same stat cache.
@@ -255,7 +263,11 @@ pub(crate) fn few_at_once<T: Send>(n: usize, work: impl Fn(usize) -> Result<T> +
 }
 
 fn source_error(path: &Path, what: impl Into<String>, hint: Option<String>) -> StoreError {
-    StoreError::Source { path: path.to_owned(), what: what.into(), hint }
+    StoreError::Source { path: path.to_owned(), what: what.into(), hint, away: false }
+}
+
+fn away(path: &Path, what: impl Into<String>, hint: &str) -> StoreError {
+    StoreError::Source { path: path.to_owned(), what: what.into(), hint: Some(hint.to_owned()), away: true }
 }
 
 fn missing(path: &Path, e: std::io::Error) -> StoreError {
@@ -263,20 +275,16 @@ fn missing(path: &Path, e: std::io::Error) -> StoreError {
         return at("look at", path)(e).into();
     }
     match fs::read_link(path) {
-        Ok(target) => source_error(
-            path,
-            format!("is a dangling link to {}", target.display()),
-            Some("bring its target back, or finish the download".to_owned()),
-        ),
-        Err(_) => source_error(
-            path,
-            "is not there",
-            Some("check the path in graph.toml; it is relative to that file".to_owned()),
-        ),
+        Ok(target) => {
+            let what = format!("is a dangling link to {}", target.display());
+            away(path, what, "bring its target back, or finish the download")
+        }
+        Err(_) => away(path, "is not there", "check the path in graph.toml; it is relative to that file"),
     }
 }
 
-fn look_at_file(path: &Path) -> Result<Found> {
+/// The one file at `path`. Errors: Source where it is none.
+pub(crate) fn look_at_file(path: &Path) -> Result<Found> {
     let meta = fs::metadata(path).map_err(|e| missing(path, e))?;
     if !meta.is_file() {
         let hint = meta.is_dir().then(|| "for a folder, write `folder = …` or `checkpoint = …`".to_owned());
@@ -287,7 +295,8 @@ fn look_at_file(path: &Path) -> Result<Found> {
     Ok(Found { rel, path: real, stat: FileStat::of(&meta), executable: meta.mode() & 0o100 != 0 })
 }
 
-fn walk(top: &Path, hides: &dyn Fn(&RelPath, bool) -> bool) -> Result<(Vec<Found>, Vec<RelPath>)> {
+/// The files below `top` by path, and its empty folders. Errors: Source for what can't be read.
+pub(crate) fn walk(top: &Path, hides: &dyn Fn(&RelPath, bool) -> bool) -> Result<(Vec<Found>, Vec<RelPath>)> {
     let meta = fs::metadata(top).map_err(|e| missing(top, e))?;
     if !meta.is_dir() {
         return Err(source_error(
@@ -361,8 +370,8 @@ fn walk(top: &Path, hides: &dyn Fn(&RelPath, bool) -> bool) -> Result<(Vec<Found
     }
     if !bad.is_empty() {
         bad.sort();
-        let hint = Some("bring the targets back, or finish the download".to_owned());
-        return Err(source_error(top, format!("{} of its files can't be read: {}", bad.len(), bad.join("; ")), hint));
+        let what = format!("{} of its files can't be read: {}", bad.len(), bad.join("; "));
+        return Err(away(top, what, "bring the targets back, or finish the download"));
     }
     files.sort_by(|a, b| a.rel.cmp(&b.rel));
     Ok((files, empty))

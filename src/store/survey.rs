@@ -18,11 +18,13 @@ use crate::model::run::RunRecord;
 use crate::model::tree::Tree;
 use crate::store::Store;
 use crate::store::error::Result;
+use crate::store::gclog;
 use crate::store::links::{self, HeldLink};
 use crate::store::objects::read_plain;
 use crate::store::plain::Plain;
 use crate::store::roots::Roots;
 use crate::store::sealed::unseal;
+use crate::store::unended::{self, Unended};
 
 /// Something in the store that is not what its name or its format says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +55,8 @@ pub enum Part {
     Ref,
     /// `roots/`.
     Roots,
+    /// What a collector took, in `logs/`.
+    Log,
     /// `VERSION`.
     Version,
     /// `index/`.
@@ -76,6 +80,7 @@ impl Part {
             Part::Run => "run record",
             Part::Ref => "ref",
             Part::Roots => "roots",
+            Part::Log => "log",
             Part::Version => "version",
             Part::Index => "index",
             Part::View => "view",
@@ -126,6 +131,8 @@ pub struct Survey {
     pub roots: BTreeMap<String, Roots>,
     /// Links elsewhere that hold a tree, by file name in `roots/`.
     pub links: BTreeMap<String, HeldLink>,
+    /// What builds have made that did not end, by file name in `roots/`.
+    pub unended: BTreeMap<String, Unended>,
     /// What is not what its name or format says.
     pub damage: Vec<Damage>,
     /// Files and folders that have no business where they are.
@@ -176,6 +183,7 @@ impl Plain {
         self.survey_runs(&mut s)?;
         self.survey_names(&mut s)?;
         self.survey_roots(&mut s)?;
+        self.survey_gc_logs(&mut s)?;
         s.damage.sort();
         s.strangers.sort();
         Ok(s)
@@ -364,6 +372,22 @@ impl Plain {
         Ok(())
     }
 
+    // What they say is of no use here; whether they can be read is.
+    fn survey_gc_logs(&self, s: &mut Survey) -> Result<()> {
+        let top = self.dir.join("logs");
+        for name in fsx::names(&top)?.iter().filter(|n| gclog::is_one(n)) {
+            let path = top.join(name);
+            let what = match read_plain(&path) {
+                Ok(None) => continue,
+                Ok(Some(bytes)) => gclog::read(&bytes).err(),
+                Err(crate::store::StoreError::Damaged { what, .. }) => Some(what),
+                Err(e) => return Err(e),
+            };
+            s.damage.extend(what.map(|what| Damage { path, part: Part::Log, what }));
+        }
+        Ok(())
+    }
+
     /// Reads what is to be kept, and nothing else.
     pub(crate) fn survey_roots(&self, s: &mut Survey) -> Result<()> {
         let top = self.dir.join("roots");
@@ -381,6 +405,8 @@ impl Plain {
             let key = name.to_string_lossy().into_owned();
             let read = if key.starts_with(links::PREFIX) {
                 unseal::<HeldLink>(&bytes).map(|link| drop(s.links.insert(key, link)))
+            } else if key.starts_with(unended::PREFIX) {
+                Unended::read(&bytes).map(|made| drop(s.unended.insert(key, made)))
             } else {
                 unseal::<Roots>(&bytes).map(|roots| drop(s.roots.insert(key, roots)))
             };

@@ -1,4 +1,5 @@
-//! Freeing bytes: what is freed is moved out of the way while nobody can hold it, and removed afterwards.
+//! Freeing bytes: what is freed is let go of by the roots, then moved out of the way while nobody can hold it, and removed
+//! afterwards. So whatever the roots name has its bytes, and what lacks them and is in no roots was collected.
 //!
 //! A crash in the middle leaves a tree with some of its files, which is what a look at it says, and what was moved lies in
 //! `tmp/`, which the next command sweeps.
@@ -9,10 +10,12 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 use crate::digest::{BlobId, TreeId};
-use crate::fsx::{self, FsError, FsResult};
+use crate::fsx::{self, FsResult};
 use crate::model::run::RunRecord;
 use crate::store::Store;
-use crate::store::error::Result;
+use crate::store::error::{Result, StoreError};
+use crate::store::gclog;
+use crate::store::plain::Plain;
 
 /// What is to be freed.
 #[derive(Debug, Default)]
@@ -34,23 +37,26 @@ pub struct Swept {
     dir: PathBuf,
     /// Whether it was stopped before everything was moved.
     pub cut_off: bool,
+    // What there was no room to write down yet.
+    log: Vec<TreeId>,
 }
-
-const LOG: &str = "gc-";
 
 impl Store {
     /// Moves all of it out of the way. To be called [alone](Self::alone). Nothing of it is removed yet: see
     /// [`Store::remove_swept`]. Errors: the disk's; what was moved until then is swept by the next command.
     pub fn sweep(&self, what: &Sweep, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<Swept> {
+        self.must_free()?;
         let dir = self.temp_dir().join("gc");
         // On a full disk there may be no room for a folder: then things are removed where they are.
         let aside = match fsx::create_dir(&dir) {
-            Ok(()) => true,
-            Err(e) if is_full(&e) => false,
+            Ok(()) => !self.read_only(),
+            Err(e) if fsx::is_full(&e) => false,
             Err(e) => return Err(e.into()),
         };
-        if !what.trees.is_empty() {
-            self.log_collected(&what.trees)?;
+        // Whoever makes room is not kept from it by a line that has none: then that is written afterwards.
+        let mut log = Vec::new();
+        if !what.trees.is_empty() && !if_room(self.log_collected(&what.trees))? {
+            log.clone_from(&what.trees);
         }
         let mut jobs: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for tree in &what.views {
@@ -81,53 +87,28 @@ impl Store {
                 .collect();
             moved.into_iter().collect::<FsResult<Vec<()>>>()?;
         }
-        Ok(Swept { dir, cut_off: cancelled() })
+        Ok(Swept { dir, cut_off: cancelled(), log })
     }
 
-    /// Removes what was moved out of the way.
+    /// Removes what was moved out of the way, and writes the log that there was no room for before. Errors: the disk's.
     pub fn remove_swept(&self, swept: &Swept) -> Result<()> {
         let folders = fsx::names(&swept.dir)?;
         folders.par_iter().map(|name| fsx::remove_tree(&swept.dir.join(name))).collect::<FsResult<Vec<()>>>()?;
-        Ok(fsx::remove_tree(&swept.dir)?)
+        fsx::remove_tree(&swept.dir)?;
+        if swept.log.is_empty() { Ok(()) } else { self.log_collected(&swept.log) }
     }
 
-    // Before anything goes, so that nobody takes for damage what was collected.
+    // Before anything goes. For people: what is held is known by the roots alone.
     fn log_collected(&self, trees: &[TreeId]) -> Result<()> {
-        let now = jiff::Timestamp::now();
-        let mut text = String::with_capacity(70 * trees.len() + 30);
-        text.push_str(&format!("graftwerk gc {now}\n"));
-        for tree in trees {
-            text.push_str(&format!("{tree}\n"));
-        }
-        let path = self.log_path(&format!("{LOG}{}.log", fsx::stat::now_ns()));
-        let written = fsx::write_new(&path, text.as_bytes(), 0o444)
-            .and_then(|()| fsx::fsync(&path))
-            .and_then(|()| fsx::fsync(&self.dir.join("logs")));
-        match written {
-            // Whoever makes room is not kept from it by a line that has none.
-            Err(e) if is_full(&e) => Ok(fsx::remove_file(&path)?),
-            done => Ok(done?),
-        }
+        let text = gclog::text(jiff::Timestamp::now(), trees);
+        let path = self.log_path(&gclog::name(fsx::stat::now_ns()));
+        Ok(fsx::create_whole(&path, text.as_bytes(), 0o444, self.temp_dir_or_top())?)
     }
 
     /// When a collector last took files of this tree, RFC 3339; `None` where none did, or where one of these runs made it
     /// again since. Read once a session.
     pub fn collected<'r>(&self, tree: TreeId, runs: impl IntoIterator<Item = &'r RunRecord>) -> Option<String> {
-        let logs = self.collected.get_or_init(|| {
-            let dir = self.dir.join("logs");
-            let mut all: HashMap<TreeId, String> = HashMap::new();
-            // By name, and so by time: the newest counts.
-            for name in fsx::names(&dir).unwrap_or_default() {
-                if !name.to_string_lossy().starts_with(LOG) {
-                    continue;
-                }
-                let Ok(text) = std::fs::read_to_string(dir.join(&name)) else { continue };
-                let mut lines = text.lines();
-                let Some(when) = lines.next().and_then(|l| l.strip_prefix("graftwerk gc ")) else { continue };
-                all.extend(lines.filter_map(|l| Some((l.parse().ok()?, when.to_owned()))));
-            }
-            all
-        });
+        let logs = self.collected.get_or_init(|| self.plain().collected());
         let when = logs.get(&tree)?;
         let at: jiff::Timestamp = when.parse().ok()?;
         let again =
@@ -136,8 +117,31 @@ impl Store {
     }
 }
 
-fn is_full(e: &FsError) -> bool {
-    matches!(e.source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+impl Plain {
+    /// Every tree of which collectors took files, and when last, by their logs. One that does not read says nothing here; a
+    /// [survey](Plain::survey) names it.
+    pub fn collected(&self) -> HashMap<TreeId, String> {
+        let dir = self.dir.join("logs");
+        let mut all: HashMap<TreeId, String> = HashMap::new();
+        // By name, and so by time: the newest counts.
+        for name in fsx::names(&dir).unwrap_or_default() {
+            if !gclog::is_one(&name) {
+                continue;
+            }
+            let Ok(bytes) = std::fs::read(dir.join(&name)) else { continue };
+            let Ok(log) = gclog::read(&bytes) else { continue };
+            all.extend(log.trees.into_iter().map(|t| (t, log.when.clone())));
+        }
+        all
+    }
+}
+
+/// Whether there was room for it. Errors: any other.
+pub fn if_room(written: Result<()>) -> Result<bool> {
+    match written {
+        Err(StoreError::Fs(e)) if fsx::is_full(&e) => Ok(false),
+        done => done.map(|()| true),
+    }
 }
 
 // To another name where there is room for one. What is gone already is fine.

@@ -69,6 +69,16 @@ pub(crate) fn proven(dir: &Path) -> Result<Option<&'static str>> {
     })
 }
 
+/// Whether nobody has begun a store in this folder, which may be none.
+pub(crate) fn is_nothing(dir: &Path) -> bool {
+    !dir.is_dir() || fsx::names(dir).is_ok_and(|names| names.iter().all(is_neutral))
+}
+
+// Another process may be making it at this moment: the VERSION's temporary name is no content.
+fn is_neutral(n: &std::ffi::OsString) -> bool {
+    NEUTRAL.iter().any(|k| n.as_os_str() == *k) || n.to_string_lossy().starts_with(".graftwerk-")
+}
+
 /// Makes sure that `dir` is a store of this version: begins one where there is nothing, upgrades an older one. Errors:
 /// NotAStore for anything else; Damaged where an older store's record does not read.
 pub(crate) fn check(dir: &Path) -> Result<()> {
@@ -84,11 +94,7 @@ pub(crate) fn check(dir: &Path) -> Result<()> {
         None => {}
     }
     let names = fsx::names(dir)?;
-    // Another process may be making it at this moment: the VERSION's temporary name is no content.
-    let neutral = |n: &std::ffi::OsString| {
-        NEUTRAL.iter().any(|k| n.as_os_str() == *k) || n.to_string_lossy().starts_with(".graftwerk-")
-    };
-    if let Some(other) = names.iter().find(|n| !neutral(n)) {
+    if let Some(other) = names.iter().find(|n| !is_neutral(n)) {
         // A store being made by another process has its VERSION first of all.
         if read_plain(&path)?.is_some() {
             return check(dir);

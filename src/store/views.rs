@@ -144,11 +144,16 @@ impl Store {
     }
 
     fn view_is_right(&self, view: &Path, tree: &Tree) -> Result<bool> {
+        // Another process may drop it while we look: then it is as if it had not been there.
+        let dropped = |e: &std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
         let mut seen = 0usize;
         let mut todo = vec![PathBuf::new()];
         while let Some(rel_dir) = todo.pop() {
             let dir = view.join(&rel_dir);
-            let children = fsx::names(&dir)?;
+            let children = match fsx::names(&dir) {
+                Err(e) if dropped(&e.source) => return Ok(false),
+                names => names?,
+            };
             if children.is_empty() && !rel_dir.as_os_str().is_empty() {
                 let Ok(rel) = rel_path(&rel_dir) else { return Ok(false) };
                 if tree.get(&rel) != Some(&Entry::EmptyDir) {
@@ -159,7 +164,10 @@ impl Store {
             for name in children {
                 let rel = rel_dir.join(&name);
                 let full = view.join(&rel);
-                let meta = fs::symlink_metadata(&full).map_err(at("look at", &full))?;
+                let meta = match fs::symlink_metadata(&full) {
+                    Err(e) if dropped(&e) => return Ok(false),
+                    meta => meta.map_err(at("look at", &full))?,
+                };
                 if meta.is_dir() {
                     todo.push(rel);
                     continue;
@@ -223,4 +231,34 @@ fn names_of_one_spelling(tree: &Tree) -> Option<(RelPath, RelPath)> {
 fn rel_path(p: &Path) -> std::result::Result<RelPath, crate::model::path::BadPath> {
     use std::os::unix::ffi::OsStrExt as _;
     RelPath::new(p.as_os_str().as_bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_that_another_process_drops_meanwhile_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (Store::open(dir.path()).unwrap(), Store::open(dir.path()).unwrap());
+        let mut tree = Tree::new();
+        for n in 0..200 {
+            tree.insert(rel_path(Path::new(&format!("d{n}/e"))).unwrap(), Entry::EmptyDir).unwrap();
+        }
+        let id = ours.put_tree(&tree).unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    theirs.drop_view(id).unwrap();
+                }
+            });
+            for _ in 0..100 {
+                let made = ours.view(id, &tree);
+                over.store(made.is_err(), std::sync::atomic::Ordering::Relaxed);
+                made.unwrap();
+            }
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
 }

@@ -45,27 +45,61 @@ pub struct BadPattern {
     pub what: String,
 }
 
-/// A pattern that matches no name.
+/// Patterns that match no name: all of those that were given.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the pattern {pattern:?} matches none of {count} names")]
+#[error("{} none of {count} names", these(misses))]
 pub struct NoMatch {
-    /// The pattern.
-    pub pattern: String,
+    /// The patterns.
+    pub misses: Vec<Miss>,
     /// How many names there are.
     pub count: usize,
-    /// Patterns that differ in their prefix and do match, with the number of names.
-    pub other_prefix: Vec<(String, usize)>,
+    /// How they begin, up to their first dot: a few of these.
+    pub beginnings: Vec<String>,
+}
+
+/// A pattern that matches no name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Miss {
+    /// The pattern.
+    pub pattern: String,
+    /// Patterns that differ in their prefix or in one part and do match, with the number of names.
+    pub others: Vec<(String, usize)>,
     /// Names, or beginnings of names, that are near.
     pub near: Vec<String>,
 }
 
+fn these(misses: &[Miss]) -> String {
+    let list: Vec<String> = misses.iter().map(|m| format!("{:?}", m.pattern)).collect();
+    match list.as_slice() {
+        [one] => format!("the pattern {one} matches"),
+        many => format!("the patterns {} match", many.join(", ")),
+    }
+}
+
+impl Miss {
+    fn meant(&self) -> Option<String> {
+        let others = self.others.iter().map(|(p, n)| format!("{p:?} (matches {n})"));
+        let said = |n: &&String| !self.others.iter().any(|(p, _)| p.starts_with(n.as_str()));
+        let near = self.near.iter().filter(said).map(|n| format!("{n:?}"));
+        let all: Vec<String> = others.chain(near).collect();
+        (!all.is_empty()).then(|| all.join(" or "))
+    }
+}
+
 impl NoMatch {
-    /// What was probably meant; empty where nothing is near.
+    /// What was probably meant; how names begin, where nothing is near; empty where there are no names.
     pub fn hint(&self) -> String {
-        let prefixes = self.other_prefix.iter().map(|(p, n)| format!("{p:?} (matches {n})"));
-        let near = self.near.iter().map(|n| format!("{n:?}"));
-        let all: Vec<String> = prefixes.chain(near).collect();
-        if all.is_empty() { String::new() } else { format!("did you mean {}?", all.join(" or ")) }
+        let begin = || match self.beginnings.as_slice() {
+            [] => String::new(),
+            some => format!("the names begin with {}", some.join(", ")),
+        };
+        if let [one] = self.misses.as_slice() {
+            return one.meant().map_or_else(begin, |m| format!("did you mean {m}?"));
+        }
+        let meant =
+            self.misses.iter().filter_map(|m| Some(format!("for {:?} did you mean {}?", m.pattern, m.meant()?)));
+        let meant: Vec<String> = meant.collect();
+        if meant.is_empty() { begin() } else { meant.join(" ") }
     }
 }
 
@@ -190,8 +224,8 @@ impl Token {
     }
 }
 
-/// The names that at least one pattern matches, in their order, each once. Errors: [`NoMatch`] for the first pattern
-/// that matches none.
+/// The names that at least one pattern matches, in their order, each once. Errors: [`NoMatch`] with every pattern that
+/// matches none.
 pub fn matching<'n>(names: &[&'n str], patterns: &[Pattern]) -> Result<Vec<&'n str>, NoMatch> {
     let mut used = vec![false; patterns.len()];
     let mut out = Vec::new();
@@ -207,10 +241,25 @@ pub fn matching<'n>(names: &[&'n str], patterns: &[Pattern]) -> Result<Vec<&'n s
             out.push(*name);
         }
     }
-    match patterns.iter().zip(used).find(|(_, used)| !used) {
-        Some((pattern, _)) => Err(no_match(names, pattern)),
-        None => Ok(out),
+    let unused = patterns.iter().zip(used).filter(|(_, used)| !used);
+    let misses: Vec<Miss> = unused.map(|(pattern, _)| miss(names, pattern)).collect();
+    if misses.is_empty() {
+        return Ok(out);
     }
+    Err(NoMatch { misses, count: names.len(), beginnings: beginnings(names) })
+}
+
+const SHOWN_BEGINNINGS: usize = 6;
+
+fn beginnings(names: &[&str]) -> Vec<String> {
+    let cut = |n: &&'_ str| n.find('.').map_or_else(|| (*n).to_owned(), |i| format!("{}.", &n[..i]));
+    let all: std::collections::BTreeSet<String> = names.iter().map(cut).collect();
+    let more = all.len().saturating_sub(SHOWN_BEGINNINGS);
+    let mut some: Vec<String> = all.into_iter().take(SHOWN_BEGINNINGS).collect();
+    if more > 0 {
+        some.push(format!("and {more} more"));
+    }
+    some
 }
 
 // What the same tensors are called in different tools' checkpoints.
@@ -225,21 +274,22 @@ const PREFIXES: [&str; 8] = [
     "",
 ];
 
-fn no_match(names: &[&str], pattern: &Pattern) -> NoMatch {
+fn miss(names: &[&str], pattern: &Pattern) -> Miss {
     let text = pattern.text();
-    let mut other_prefix: Vec<(String, usize)> = Vec::new();
+    let mut others: Vec<(String, usize)> = Vec::new();
     if matches!(pattern.how, How::Glob(_)) {
+        others = other_parts(names, text);
         for from in PREFIXES {
             let Some(rest) = text.strip_prefix(from).filter(|r| !r.is_empty()) else { continue };
             for to in PREFIXES {
                 let other = format!("{to}{rest}");
                 let count = names.iter().filter(|n| Pattern::glob(&other).matches(n)).count();
-                if count > 0 && !other_prefix.iter().any(|(p, _)| *p == other) {
-                    other_prefix.push((other, count));
+                if count > 0 && !others.iter().any(|(p, _)| *p == other) {
+                    others.push((other, count));
                 }
             }
         }
-        other_prefix.truncate(3);
+        others.truncate(3);
     }
     // What stands before the first wildcard is held against the names and what their dots leave of them.
     let head = text.split(['*', '?', '[']).next().unwrap_or(text);
@@ -249,7 +299,31 @@ fn no_match(names: &[&str], pattern: &Pattern) -> NoMatch {
         candidates.extend(name.match_indices('.').filter_map(|(i, _)| name.get(..=i)));
     }
     let near = near::near(head, candidates, 3).into_iter().map(str::to_owned).collect();
-    NoMatch { pattern: text.to_owned(), count: names.len(), other_prefix, near }
+    Miss { pattern: text.to_owned(), others, near }
+}
+
+// A part between dots or wildcards that no name has, exchanged for one that is near and makes the pattern match. Only
+// in patterns with wildcards: a whole name is held against whole names.
+fn other_parts(names: &[&str], text: &str) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    if !text.contains(['*', '?', '[']) {
+        return found;
+    }
+    let parts: std::collections::BTreeSet<&str> = names.iter().flat_map(|n| n.split('.')).collect();
+    for part in text.split(['*', '?', '[', ']', '.']).filter(|p| !p.is_empty()) {
+        if names.iter().any(|n| n.contains(part)) {
+            continue;
+        }
+        for near in near::near(part, parts.iter().copied(), 3) {
+            let other = text.replacen(part, near, 1);
+            let pattern = Pattern::glob(&other);
+            let count = names.iter().filter(|n| pattern.matches(n)).count();
+            if count > 0 {
+                found.push((other, count));
+            }
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -321,19 +395,32 @@ mod tests {
         let names = ["mtp.fc.weight", "mtp.norm.weight", "model.layers.0.w"];
         let e = matching(&names, &[Pattern::glob("mtp.*"), Pattern::glob("mpt.*")]).unwrap_err();
         assert_eq!(e.to_string(), "the pattern \"mpt.*\" matches none of 3 names");
-        assert_eq!(e.hint(), "did you mean \"mtp.\"?");
+        assert_eq!(e.hint(), "did you mean \"mtp.*\" (matches 2)?");
         let e = matching(&names, &[Pattern::glob("mtp.fc.wieght")]).unwrap_err();
-        assert_eq!(e.near[0], "mtp.fc.weight");
+        assert_eq!(e.misses[0].near[0], "mtp.fc.weight");
         assert_eq!(matching(&[], &[Pattern::glob("*")]).unwrap_err().hint(), "");
+    }
+
+    #[test]
+    fn every_pattern_that_matches_nothing_is_named_with_what_is_near_it() {
+        let names = ["mtp.fc", "model.embeddings.word_embeddings", "model.layer.0.attention"];
+        let globs = ["mpt.*", "mtp.*", "*embedings*", "model.visual.*"].map(Pattern::glob);
+        let e = matching(&names, &globs).unwrap_err();
+        assert_eq!(e.to_string(), "the patterns \"mpt.*\", \"*embedings*\", \"model.visual.*\" match none of 3 names");
+        let hint = e.hint();
+        assert!(hint.contains("for \"mpt.*\" did you mean \"mtp.*\" (matches 1)"), "{hint}");
+        let e = matching(&["a.b", "a.c", "d"], &[Pattern::glob("mtp.*")]).unwrap_err();
+        assert_eq!(e.hint(), "the names begin with a., d");
+        assert!(hint.contains("for \"*embedings*\" did you mean \"*embeddings*\" (matches 1)?"), "{hint}");
     }
 
     #[test]
     fn a_pattern_with_the_prefix_of_another_tool_is_told_which_one_matches() {
         let base = ["model.language_model.layers.0.w", "model.visual.x"];
         let e = matching(&base, &[Pattern::glob("model.layers.*")]).unwrap_err();
-        assert_eq!(e.other_prefix, [("model.language_model.layers.*".to_owned(), 1)]);
+        assert_eq!(e.misses[0].others, [("model.language_model.layers.*".to_owned(), 1)]);
         let e = matching(&["base_model.model.model.layers.0.q"], &[Pattern::glob("model.layers.*")]).unwrap_err();
-        assert_eq!(e.other_prefix, [("base_model.model.model.layers.*".to_owned(), 1)]);
+        assert_eq!(e.misses[0].others, [("base_model.model.model.layers.*".to_owned(), 1)]);
         let e = matching(&["language_model.model.layers.0.q"], &[Pattern::glob("model.language_model.layers.*")]);
         assert!(e.unwrap_err().hint().starts_with("did you mean \"language_model.model.layers.*\" (matches 1)"));
     }

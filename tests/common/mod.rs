@@ -14,6 +14,12 @@ use serde_json::Value;
 /// The binary under test.
 pub const GRAFTWERK: &str = env!("CARGO_BIN_EXE_graftwerk");
 
+/// Copies the program to `to`. Another process does it: while this one has a file open for writing, a child that another
+/// thread starts has it too for a moment, and what is open for writing can't be run.
+pub fn copy_program(to: &Path) {
+    assert!(Command::new("cp").arg(GRAFTWERK).arg(to).status().unwrap().success());
+}
+
 /// The repository.
 pub fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -204,6 +210,14 @@ impl Project {
         assert_eq!(r.code, Some(0), "{}", r.stderr);
         PathBuf::from(r.stdout.strip_suffix('\n').unwrap())
     }
+}
+
+/// How many damaged files were set aside; each has a text beside it.
+pub fn set_aside(p: &Project) -> usize {
+    let names = fs::read_dir(p.path("store/quarantine")).unwrap().map(|e| PathBuf::from(e.unwrap().file_name()));
+    let (texts, damaged): (Vec<_>, Vec<_>) = names.partition(|n| n.extension().is_some());
+    assert_eq!(texts.len(), damaged.len(), "{damaged:?} {texts:?}");
+    damaged.len()
 }
 
 /// Every file below a folder, by path relative to it.

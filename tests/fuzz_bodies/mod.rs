@@ -11,6 +11,9 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use graftwerk::attest::key::{PrivateKey, PublicKey};
+use graftwerk::attest::statement::{Signed, Statement};
+use graftwerk::attest::{AttestError, manifest as digests};
 use graftwerk::audit::archive::manifest;
 use graftwerk::digest::{BlobId, Digest};
 use graftwerk::graph::{Graph, Lock};
@@ -41,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     ("archive", archive),
     ("archive_tar", archive_tar),
     ("archive_objects", archive_objects),
+    ("signature", signature),
 ];
 
 /// graph.toml: a graph, or errors that say something.
@@ -53,6 +57,36 @@ pub fn graph(data: &[u8]) {
         }
         Err(e) => assert!(!e.to_string().is_empty()),
     }
+}
+
+/// Keys, envelopes, statements, lists of digests: whatever is none is an error that says so and shows nothing of a key, and
+/// no path that is taken leads out of a folder.
+pub fn signature(data: &[u8]) {
+    let told = |e: AttestError| assert!(e.to_string().starts_with("place") && !e.to_string().contains("AAAA"), "{e}");
+    let inside = |files: &BTreeMap<String, Vec<graftwerk::attest::files::Piece>>| {
+        for name in files.keys() {
+            assert!(!name.starts_with('/') && name.split('/').all(|p| p != ".." && !p.is_empty()), "{name:?}");
+        }
+    };
+    if let Ok(text) = std::str::from_utf8(data) {
+        match PrivateKey::parse(text, "place") {
+            Ok(key) => assert!(key.public().verifies(b"message", &key.sign(b"message"))),
+            Err(e) => told(e),
+        }
+        match PublicKey::parse(text, "place") {
+            Ok(key) => assert_eq!((key.fingerprint().len(), key.verifies(b"message", data)), (64, false)),
+            Err(e) => told(e),
+        }
+    }
+    let key = PrivateKey::parse(include_str!("../../fuzz/corpus/signature/ed25519"), "place").unwrap().public();
+    match Signed::parse(data, "place").and_then(|s| s.open(&key, "place")) {
+        Ok(statement) => assert!(!statement.predicate_type.is_empty()),
+        Err(e) => assert!(e.to_string().starts_with("place")),
+    }
+    if let Ok(expected) = serde_json::from_slice::<Statement>(data).map(|s| s.expected("place")) {
+        expected.map_or_else(|e| assert!(e.to_string().starts_with("place")), |e| inside(&e.files));
+    }
+    digests::parse(data, "place").map_or_else(|e| assert!(e.to_string().starts_with("place")), |e| inside(&e.files));
 }
 
 /// graph.lock: one that reads is written so that it reads the same.

@@ -71,6 +71,10 @@ const ALL: &[Scenario] = &[
         ..of("an archive", all_built, &["export", "--archive", "exported.tar.zst", "--with-inputs", "seat", "step"])
     },
     Scenario {
+        before_again: whole_signature,
+        ..of("a signature", keyed, &["attest", "step", "--key", "key.pem", "--out", "step.json"])
+    },
+    Scenario {
         holds: |p| assert!(p.node_path("edit").join("config.json").is_file()),
         ..of("an import", archived, &["import", "exported.tar.zst"])
     },
@@ -133,6 +137,29 @@ fn whole_archive(p: &Project) {
         assert_eq!(r.code, Some(0), "{}", r.stderr);
         fs::remove_dir_all(p.path("other")).unwrap();
         fs::remove_file(p.path("exported.tar.zst")).unwrap();
+    }
+}
+
+// The example of RFC 8410.
+const KEYS: [(&str, &str); 2] = [
+    ("key.pem", "PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC"),
+    ("key.pub", "PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE="),
+];
+
+fn keyed(p: &Project) {
+    p.build();
+    for (name, text) in KEYS {
+        let label = text.split("-----").next().unwrap();
+        p.write(name, format!("-----BEGIN {text}\n-----END {label}-----\n"));
+        fs::set_permissions(p.path(name), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+}
+
+fn whole_signature(p: &Project) {
+    if p.path("step.json").exists() {
+        let r = p.run(&["verify", "step", "--key", "key.pub", "--signature", "step.json"]);
+        assert_eq!(r.code, Some(0), "{}{}", r.stdout, r.stderr);
+        fs::remove_file(p.path("step.json")).unwrap();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::audit::archive::frame::START;
 use crate::store::StoreError;
 
 /// An error of an export or import.
@@ -72,7 +73,14 @@ impl ArchiveError {
     /// What to do next, where it can be said.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            ArchiveError::Bad { entry, .. } if entry == START => {
+                "an archive is a file that `graftwerk export NODE --archive FILE` wrote; nothing was taken in"
+                    .to_owned()
+            }
             ArchiveError::Bad { .. } => "nothing of it was taken in; export or copy it again".to_owned(),
+            ArchiveError::Read(e) if e.kind() == std::io::ErrorKind::IsADirectory => {
+                "a folder is taken in by a source of graph.toml; an archive is one file".to_owned()
+            }
             ArchiveError::Write(_) => {
                 "nothing half-made was kept: make room where it is written, and export again".to_owned()
             }

@@ -169,6 +169,9 @@ impl<R: Read> Read for FrameReader<R> {
     }
 }
 
+/// What an archive has before its first entry, as messages call it.
+pub(crate) const START: &str = "the start of the archive";
+
 /// An error met while an entry was read: of the disk, or of bytes that are no frame.
 pub(crate) fn frame_error(entry: &str, e: io::Error) -> ArchiveError {
     // What the system says has a number; what zstd says of its input has none.
@@ -177,6 +180,7 @@ pub(crate) fn frame_error(entry: &str, e: io::Error) -> ArchiveError {
     }
     match e.kind() {
         io::ErrorKind::UnexpectedEof => ArchiveError::bad(entry, "the archive is cut off here"),
+        _ if entry == START => ArchiveError::bad(entry, "this is no archive of graftwerk"),
         _ => ArchiveError::bad(entry, format!("the archive does not read here: {e}")),
     }
 }

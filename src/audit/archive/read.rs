@@ -1,6 +1,7 @@
 //! Reading an archive: what comes must be, byte for byte, the header that the manifest leads to, then as many bytes as it
 //! says, then the next.
 
+use crate::audit::archive::frame::START;
 use std::io::Read;
 
 use crate::audit::archive::MAX_MANIFEST;
@@ -24,7 +25,7 @@ impl<R: Read> Entries<R> {
 
     /// The manifest, which comes first, in pieces to `take`.
     pub(crate) fn manifest(&mut self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let block = self.block("the start of the archive")?;
+        let block = self.block(START)?;
         let found = tar::Header::from_byte_slice(&block);
         // Its size is the one thing that nothing has announced.
         let size = found.size().unwrap_or(0);

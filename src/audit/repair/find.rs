@@ -35,6 +35,7 @@ pub(super) fn way(plain: &Plain, f: &Finding, elsewhere: &Elsewhere<'_>) -> Resu
         Subject::Blob(blob, x) => match blob_from(plain, *blob, *x, &f.path, f, elsewhere)? {
             Some(path) => Way::File(path),
             None if f.trees.is_empty() => Way::Unneeded,
+            None if only_older(survey, &f.trees) => Way::Older,
             None => build_or_none(f),
         },
         Subject::Tree(id) => {
@@ -80,9 +81,21 @@ pub(super) fn way(plain: &Plain, f: &Finding, elsewhere: &Elsewhere<'_>) -> Resu
         Subject::View(_) => Way::Rest,
         Subject::Other => match f.part {
             Part::Version => plain.proven_version()?.map_or(Way::None, Way::Proof),
+            Part::Log => Way::Aside,
             _ => Way::Rest,
         },
     })
+}
+
+// Whether older generations are kept of which these trees are some, and no newest one is: no build of a graph as it was last
+// makes them again. Where roots do not read, nobody knows.
+fn only_older(survey: &Survey, trees: &[TreeId]) -> bool {
+    let lists = || survey.roots.values().flat_map(|r| r.nodes.values());
+    let unended = survey.unended.values().flat_map(|b| &b.made).map(|m| m.tree);
+    let mut newest = lists().filter_map(|list| list.first()).map(|r| r.tree).chain(unended);
+    let mut older = lists().flat_map(|list| list.iter().skip(1));
+    let known = !survey.damage.iter().any(|d| d.part == Part::Roots);
+    known && older.any(|r| trees.contains(&r.tree)) && !newest.any(|t| trees.contains(&t))
 }
 
 fn build_or_none(f: &Finding) -> Way {
@@ -111,7 +124,13 @@ pub(super) fn told(f: &Finding, way: &Way) -> (Outcome, String) {
         Way::Aside if f.part == Part::Run => {
             (Outcome::Rebuild, "what it recorded is lost; its nodes run again".to_owned())
         }
+        Way::Aside if f.part == Part::Log => (Outcome::SetAside, "it was for people; nothing relies on it".to_owned()),
         Way::Aside => (Outcome::SetAside, "it is made again when it is needed".to_owned()),
+        Way::Older => (
+            Outcome::Lost,
+            "its bytes are nowhere, and only older generations had it: build one of them again, and it is back"
+                .to_owned(),
+        ),
         Way::Unneeded => (Outcome::SetAside, "nothing needs it".to_owned()),
         Way::Yours => {
             (Outcome::Lost, "it is yours: bring it back, or take it with `graftwerk build --check-content`".to_owned())

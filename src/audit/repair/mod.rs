@@ -3,6 +3,7 @@
 
 mod find;
 mod roots;
+mod views;
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ pub use find::{Elsewhere, recovered};
 use crate::audit::verify::{Finding, NodeUse, Subject, escaped, is_right};
 use crate::store::plain::{Plain, Ref, Version};
 use crate::store::survey::Part;
-use crate::store::{Result, Store};
+use crate::store::{Result, Store, StoreError};
 
 /// Where right bytes come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub enum Way {
     Yours,
     /// Nothing but running the nodes again.
     Build,
+    /// Running them again as they once were.
+    Older,
     /// Nothing at all.
     None,
 }
@@ -153,12 +156,23 @@ impl Repair {
         format!("{folder}-{name}")
     }
 
-    /// Moves what is damaged out of the way.
+    /// Moves what is damaged out of the way; looks at it once more before, since a build may have put right what a long
+    /// look had found.
     pub fn put_aside(&mut self, plain: &Plain) -> Result<()> {
-        if self.there && self.path.symlink_metadata().is_ok() {
-            self.set_aside = Some(plain.set_aside(&self.path, &self.name(), &self.what)?);
+        if self.there && !self.file_is_right(plain)? {
+            self.set_aside = plain.set_aside(&self.path, &self.name(), &self.what)?;
         }
         Ok(())
+    }
+
+    // Whether the very file that was damaged is right now.
+    fn file_is_right(&self, plain: &Plain) -> Result<bool> {
+        Ok(match &self.subject {
+            Subject::Blob(b, _) => is_right(&self.path, *b),
+            Subject::Run(r, Some(seq)) => plain.run_reads(*r, *seq)?,
+            Subject::Tree(_) | Subject::Recipe(_) | Subject::Table(_) | Subject::Ref(_) => self.is_right(plain)?,
+            Subject::Run(_, None) | Subject::View(_) | Subject::Other => false,
+        })
     }
 
     /// Puts right what can be by the store alone. What needs the graph is left as it is.
@@ -180,18 +194,23 @@ impl Repair {
                 _ => self.ended(Outcome::Rebuild, "its view changed meanwhile"),
             },
             (Way::Blob, Subject::Table(blob)) => {
-                if let Err(e) = store.table_of(*blob) {
-                    self.ended(Outcome::Lost, format!("its blob could not be read: {e}"));
+                match store.table_of(*blob) {
+                    // A disk that says no now may say yes the next time.
+                    Err(e @ StoreError::Fs(_)) => return Err(e),
+                    Err(e) => self.ended(Outcome::Lost, format!("its blob could not be read: {e}")),
+                    Ok(_) => {}
                 }
             }
             (Way::Rest, Subject::View(id)) => match plain.tree(*id) {
                 Ok(Some(tree)) => match store.view(*id, &tree) {
-                    Ok(_) => {}
+                    Ok(_) => self.ended(Outcome::Restored, "made again from the rest"),
                     // It is disposable: made again once its bytes are there.
-                    Err(e) if !e.is_damage() => self.ended(Outcome::SetAside, format!("not made again yet: {e}")),
+                    Err(e @ StoreError::Gone { .. }) => {
+                        self.ended(Outcome::SetAside, format!("not made again yet: {e}"));
+                    }
                     Err(e) => return Err(e),
                 },
-                _ => self.ended(Outcome::SetAside, "made again when its tree is"),
+                _ => self.ended(Outcome::SetAside, views::WITHOUT_LISTING),
             },
             (Way::Aside, Subject::Run(..)) if !self.there => {
                 plain.note_lost(&self.path, &self.name(), &self.what)?;
@@ -241,6 +260,7 @@ pub fn plan(plain: &Plain, found: &[Finding], elsewhere: &Elsewhere<'_>) -> Resu
         }
         _ => true,
     });
+    views::foresee(plain, &mut all, elsewhere)?;
     // The format first; then what other repairs need: listings before views, blobs before tables.
     let order = |p: Part| match p {
         Part::Version => 0,

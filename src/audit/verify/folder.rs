@@ -18,6 +18,7 @@ use crate::model::tree::{Entry, Tree, link_stays_inside};
 use crate::store::Result;
 use crate::store::plain::{Plain, Ref};
 use crate::store::survey::Part;
+use crate::tensors::header::Header;
 
 /// What is held against what.
 pub struct Held<'a> {
@@ -65,6 +66,17 @@ pub fn hold_file(held: &Held<'_>, entry: &Entry, looking: &Looking<'_>) -> Resul
     }
     walk.hash()?;
     Ok(walk.found)
+}
+
+// How many tensors a line names.
+const MOST: usize = 3;
+
+fn few(list: &[String]) -> String {
+    let shown = list.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    match list.len().saturating_sub(MOST) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 impl Walk<'_, '_> {
@@ -147,7 +159,9 @@ impl Walk<'_, '_> {
     fn describe(&self, path: &Path, rel: &RelPath, meta: &Metadata) -> String {
         let kind = meta.file_type();
         if !kind.is_symlink() {
-            return what_is(meta).to_owned();
+            let what = what_is(meta);
+            let twice = if meta.is_file() { self.twice(path, meta.len()) } else { Vec::new() };
+            return if twice.is_empty() { what.to_owned() } else { format!("{what} that holds again {}", few(&twice)) };
         }
         let Ok(target) = fs::read_link(path) else { return "is a link".to_owned() };
         let text = quote(target.as_os_str().as_bytes());
@@ -156,6 +170,25 @@ impl Walk<'_, '_> {
         } else {
             format!("is a link that leads outside, to {text}")
         }
+    }
+
+    // Which tensors of the tree's shards an additional one holds too: a server that reads all files takes either copy.
+    // What no reader of ours understands says nothing.
+    fn twice(&self, path: &Path, len: u64) -> Vec<String> {
+        let is_shard = |p: &[u8]| p.ends_with(b".safetensors");
+        if !is_shard(path.as_os_str().as_bytes()) {
+            return Vec::new();
+        }
+        let Some(header) = fs::File::open(path).ok().and_then(|f| Header::read(&f, len).ok()) else {
+            return Vec::new();
+        };
+        let mut again = Vec::new();
+        for (shard, blob, ..) in self.held.tree.files().filter(|f| is_shard(f.0.as_bytes())) {
+            let Ok(Some(Ok(table))) = self.held.plain.table(blob) else { continue };
+            let both = header.tensors.iter().filter(|t| table.get(&t.name).is_some());
+            again.extend(both.map(|t| format!("{} of {shard}", t.name)));
+        }
+        again
     }
 
     fn entry(&mut self, path: &Path, meta: &Metadata, entry: &Entry) -> Result<()> {

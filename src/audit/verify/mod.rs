@@ -22,6 +22,7 @@ use depends::Dependents;
 
 use crate::digest::{BlobId, RecipeId, TreeId};
 use crate::fsx::{self, FileStat};
+use crate::model::run::RunRecord;
 use crate::store::plain::{BlobStats, IndexState, Plain, Ref, Version};
 use crate::store::survey::{Part, StoredBlob, Survey};
 use crate::store::{Result, StoreError};
@@ -145,10 +146,27 @@ impl Look<'_> {
 
     fn given_up(&self, subject: &Subject) -> bool {
         let Some(name) = subject.quarantine_name() else { return false };
-        let aside = self.plain.dir().join("quarantine");
         // A record is never made again under its number.
-        aside.join(format!("{name}-lost.txt")).exists()
-            || matches!(subject, Subject::Run(..)) && aside.join(format!("{name}-1")).exists()
+        let aside = self.plain.dir().join("quarantine").join(format!("{name}-1"));
+        match self.plain.given_up(&name) {
+            Some(when) => !self.made_since(subject, &when),
+            None => matches!(subject, Subject::Run(..)) && aside.exists(),
+        }
+    }
+
+    // Whether a run made it after that time: what came back and was lost again is damage again.
+    fn made_since(&self, subject: &Subject, when: &jiff::Timestamp) -> bool {
+        let later = |r: &&RunRecord| r.started.parse::<jiff::Timestamp>().is_ok_and(|s| s > *when);
+        let mut later = self.survey.runs.values().flatten().filter(later);
+        match subject {
+            Subject::Blob(blob, _) | Subject::Table(blob) => later.any(|r| {
+                let tree = r.tree().and_then(|t| self.survey.trees.get(&t));
+                tree.is_some_and(|t| t.files.iter().any(|f| f.0 == *blob))
+            }),
+            Subject::Tree(tree) => later.any(|r| r.tree() == Some(*tree)),
+            Subject::Recipe(recipe) => later.any(|r| r.recipe == *recipe),
+            Subject::Ref(_) | Subject::View(_) | Subject::Run(..) | Subject::Other => false,
+        }
     }
 
     fn collected(&mut self, path: PathBuf, part: Part, what: impl Into<String>, subject: Subject) {

@@ -1,6 +1,6 @@
 //! What a store must have because something in it names it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 
 use crate::audit::verify::Look;
@@ -9,6 +9,25 @@ use crate::audit::verify::report::{Finding, Subject, escaped};
 use crate::digest::{BlobId, RecipeId, TreeId};
 use crate::store::Result;
 use crate::store::survey::Part;
+
+// A blob that artifacts need and that is nowhere.
+struct Gone {
+    size: u64,
+    trees: BTreeSet<TreeId>,
+    // Whether a source has it, and only closed artifacts need a copy.
+    closed: bool,
+}
+
+impl Gone {
+    fn what(&self) -> String {
+        let closed = if self.closed { "closed " } else { "" };
+        let (size, of) = (self.size, self.trees.len());
+        match self.trees.first() {
+            Some(one) if of == 1 => format!("is not there: {size} bytes of the {closed}artifact {}", one.short()),
+            _ => format!("is not there: {size} bytes that {of} {closed}artifacts need"),
+        }
+    }
+}
 
 impl Look<'_> {
     // What records, roots and recipes name.
@@ -64,16 +83,19 @@ impl Look<'_> {
         Ok(())
     }
 
-    // The newest tree of every node, whether it must be closed, and the newest of every source. Older generations may be
-    // collected.
+    // Every generation of every node that is kept, whether it must be closed, and the newest of every source: a collector
+    // takes out of the roots what it frees.
     fn kept(&self) -> (BTreeMap<TreeId, bool>, HashSet<TreeId>) {
         let (mut kept, mut sources) = (BTreeMap::new(), HashSet::new());
         // Recovered roots hold what may be incomplete.
         for roots in self.survey.roots.values().filter(|r| !r.project.as_os_str().is_empty()) {
-            for root in roots.nodes.values().filter_map(|list| list.first()) {
+            for root in roots.nodes.values().flatten() {
                 *kept.entry(root.tree).or_insert(false) |= self.survey.closed.contains(&root.recipe);
             }
             sources.extend(roots.sources.values().filter_map(|list| list.first().copied()));
+        }
+        for made in self.survey.unended.values().flat_map(|b| &b.made) {
+            *kept.entry(made.tree).or_insert(false) |= self.survey.closed.contains(&made.recipe);
         }
         (kept, sources)
     }
@@ -88,6 +110,8 @@ impl Look<'_> {
         // A damaged one is told as that.
         let there = |b: BlobId| [false, true].iter().any(|x| survey.blobs.contains_key(&(b, *x)));
         let outputs: HashSet<TreeId> = survey.runs.values().flatten().filter_map(|r| r.tree()).collect();
+        let mut logs = None;
+        let mut gone: BTreeMap<(BlobId, bool), Gone> = BTreeMap::new();
         for (id, tree) in &survey.trees {
             if !self.wants(&Subject::Tree(*id)) && self.needs.as_ref().is_none_or(|n| n.blobs.is_empty()) {
                 continue;
@@ -118,26 +142,29 @@ impl Look<'_> {
                 let referenced = survey.refs.contains(blob);
                 let closed = wanted == Some(true);
                 if wanted.is_some() && (closed || !referenced) {
-                    let what = if closed && referenced {
-                        format!("is not there: {size} bytes of the closed artifact {}", id.short())
-                    } else {
-                        format!("is not there: {size} bytes of {}", id.short())
-                    };
-                    self.missing(plain.blob_path(*blob, *x), Part::Blob, what, Subject::Blob(*blob, *x));
+                    let gone =
+                        gone.entry((*blob, *x)).or_insert(Gone { size: *size, trees: BTreeSet::new(), closed: true });
+                    gone.trees.insert(*id);
+                    gone.closed &= closed && referenced;
                 } else if !referenced || plain.source_of(*blob)?.is_none() {
                     absent += 1;
                     absent_bytes += size;
                 }
             }
             if absent > 0 {
-                let why = if wanted.is_some() {
-                    "the source that had them has changed or is gone"
-                } else {
-                    "collected, or in a source that has changed since; no newest artifact needs them"
+                let logs = logs.get_or_insert_with(|| plain.collected());
+                let why = match logs.get(id) {
+                    _ if wanted.is_some() => "the source that had them has changed or is gone".to_owned(),
+                    Some(when) => format!("collected {when}; nobody holds it"),
+                    None => "collected with others, or in a source that has changed since; nobody holds it".to_owned(),
                 };
                 let what = format!("lacks {absent} of {} files ({absent_bytes} bytes): {why}", tree.files.len());
                 self.collected(plain.object_path("trees", &id.0), Part::Tree, what, Subject::Tree(*id));
             }
+        }
+        // Each once, however many trees need it.
+        for ((blob, x), gone) in gone {
+            self.missing(plain.blob_path(blob, x), Part::Blob, gone.what(), Subject::Blob(blob, x));
         }
         Ok(())
     }

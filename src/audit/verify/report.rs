@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use crate::canon::quote;
+use crate::canon::plain_or_quoted;
 use crate::digest::{BlobId, RecipeId, TreeId};
 use crate::store::survey::Part;
 
@@ -181,10 +181,7 @@ impl Verified {
 
 /// A path as text that shows every byte: as it is where it is plain, else in quotes and escaped.
 pub fn escaped(path: &Path) -> String {
-    let bytes = path.as_os_str().as_encoded_bytes();
-    let quoted = quote(bytes);
-    let inner = &quoted[1..quoted.len() - 1];
-    if inner.as_bytes() == bytes { inner.to_owned() } else { quoted }
+    plain_or_quoted(path.as_os_str().as_encoded_bytes())
 }
 
 fn escaped_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {

@@ -49,7 +49,7 @@ fn unknown_keys_are_errors_with_a_near_name() {
     assert_snapshot!(errors("quantt = 1\nnods = 2\n"), @r#"
     graph.toml:1:1: unknown key `quantt`
         "quantt" unknown
-      hint: at the top stand `source`, `node` and `store`
+      hint: at the top stand `source`, `node`, `window`, `engine` and `store`
     graph.toml:2:1: unknown key `nods`
         "nods" unknown
       hint: did you mean `node`?

@@ -30,14 +30,14 @@ pub(super) fn assert(config: &[FileValues], input: &Input, found: &mut Findings)
         let doc = document(input, file)?;
         for (pointer, wanted) in values {
             let fault = match &doc {
-                None => Some(format!("there is no {file}")),
+                None => Some("no such file".to_owned()),
                 Some(doc) => match doc.value(pointer) {
                     Some(v) if same_value(&v, wanted, Numbers::ByValue) && !is_masked(doc, pointer, wanted) => None,
-                    Some(_) => Some(format!("it is {}", short(doc.get(pointer).unwrap_or("")))),
+                    Some(_) => Some(short(doc.get(pointer).unwrap_or(""))),
                     None => Some(nothing_at(doc, pointer)),
                 },
             };
-            found.add(format!("{file}{pointer} is {}", short(&wanted.to_string())), fault.into_iter().collect());
+            found.instead(format!("{file}{pointer} to be {}", short(&wanted.to_string())), fault);
         }
     }
     Ok(())
@@ -52,8 +52,8 @@ fn nothing_at(doc: &Document, pointer: &Pointer) -> String {
     match doc.extract(pointer) {
         Ok(_) => String::new(),
         Err(e) => match e.hint() {
-            Some(hint) => format!("{e} ({hint})"),
-            None => e.to_string(),
+            Some(hint) => format!("nothing: {e} ({hint})"),
+            None => format!("nothing: {e}"),
         },
     }
 }
@@ -72,7 +72,6 @@ pub(super) fn assert_files(files: &[PathGlob], input: &Input, found: &mut Findin
         let paths: Vec<&RelPath> =
             input.tree.iter().filter(|(_, e)| !matches!(e, Entry::EmptyDir)).map(|f| f.0).collect();
         let fault = glob.select(paths.iter().copied()).err();
-        let fault = fault.map(|e| format!("there is none ({})", e.hint));
-        found.add(format!("there is a file {:?}", glob.as_str()), fault.into_iter().collect());
+        found.instead(format!("a file {:?}", glob.as_str()), fault.map(|e| format!("none ({})", e.hint)));
     }
 }

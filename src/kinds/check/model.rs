@@ -136,7 +136,7 @@ impl Model {
         if !self.has_weights {
             return;
         }
-        let assertion = "index and shards agree, and each tensor has one copy";
+        let assertion = "index and shards to agree, and one copy of each tensor";
         if self.faults.is_empty() {
             found.holds(assertion, self.notes.clone());
         } else {

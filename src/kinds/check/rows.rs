@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use super::findings::Findings;
 use super::spec::{Arguments, RowSpec};
+use super::tensors::counted;
 use crate::digest::BlobId;
 use crate::jsonedit::{Document, Pointer};
 use crate::kinds::{Input, Step, StepError};
@@ -76,17 +77,17 @@ pub(super) fn assert(alias: &str, spec: &RowSpec, step: &Step<'_>, found: &mut F
     let seen = read(&file, size, spec, step, &place)?;
 
     if let Some(count) = spec.count {
-        let fault = (seen.rows != count).then(|| format!("there are {}", seen.rows));
-        found.add(format!("`{alias}` has {count} rows"), fault.into_iter().collect());
+        let other = (seen.rows != count).then(|| seen.rows.to_string());
+        found.instead(format!("{} in `{alias}`", counted(count, "row")), other);
     }
-    found.add(format!("every row of `{alias}` is well-formed"), seen.faults.into_lines());
+    found.add(format!("only well-formed rows in `{alias}`"), seen.faults.into_lines());
     if let Some(arguments) = spec.tool_arguments {
         let wanted = match arguments {
             Arguments::Object => "an object",
             Arguments::String => "a string that holds an object",
         };
         found.add(
-            format!("the arguments of every tool call in `{alias}` are {wanted}"),
+            format!("the arguments of every tool call in `{alias}` to be {wanted}"),
             seen.argument_faults.into_lines(),
         );
     }

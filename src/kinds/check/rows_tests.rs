@@ -20,7 +20,7 @@ fn look(bytes: &[u8], spec: &str) -> (Json, Vec<String>) {
 
 fn well_formed(bytes: &[u8]) -> Vec<String> {
     let notes = look(bytes, "").1;
-    let start = "every row of `calib` is well-formed: ";
+    let start = "expected only well-formed rows in `calib`: ";
     notes.iter().flat_map(|n| n.strip_prefix(start).unwrap().split("; ").map(str::to_owned)).collect()
 }
 
@@ -42,13 +42,16 @@ fn each_variant_of_a_file_is_reported_by_row_number() {
     assert_eq!(
         notes,
         [
-            "every row of `calib` is well-formed: row 1 starts with a byte-order mark, which most readers take for a part of it"
+            "expected only well-formed rows in `calib`: row 1 starts with a byte-order mark, which most readers take for a part of it"
         ]
     );
 
     let (facts, notes) = look(four("").as_bytes(), "count = 4");
     assert_eq!(facts["rows"], json!(3));
-    assert_eq!(notes, ["`calib` has 4 rows: there are 3", "every row of `calib` is well-formed: row 3 is blank"]);
+    assert_eq!(
+        notes,
+        ["expected 4 rows in `calib`, found 3", "expected only well-formed rows in `calib`: row 3 is blank"]
+    );
 
     assert_eq!(
         well_formed(four("{\"id\": 1,").as_bytes()),

@@ -16,11 +16,11 @@ use crate::tensors::table::TensorEntry;
 /// Asserts the rules that are asked for. Errors: an hf_quant_config.json that is broken.
 pub(super) fn assert(rules: &Rules, input: &Input, model: &Model, found: &mut Findings) -> Result<(), StepError> {
     if rules.architecture {
-        found.add("tensor names are those that the architecture loads", architecture(model));
+        found.add("tensor names that the architecture loads", architecture(model));
     }
     match rules.draft_head {
-        Some(true) => found.add("there is a draft head", draft_head(model)),
-        Some(false) => found.add("there is no draft head", no_draft_head(model)),
+        Some(true) => found.add("a draft head", draft_head(model)),
+        Some(false) => found.instead("no draft head", no_draft_head(model)),
         None => {}
     }
     if rules.exclusions {
@@ -28,11 +28,11 @@ pub(super) fn assert(rules: &Rules, input: &Input, model: &Model, found: &mut Fi
     }
     if rules.tied {
         let (faults, notes) = tied(model);
-        let assertion = "embedding and head are what tie_word_embeddings says";
+        let assertion = "embedding and head to be what tie_word_embeddings says";
         if faults.is_empty() { found.holds(assertion, notes) } else { found.add(assertion, faults) }
     }
     if rules.processors {
-        found.add("a multimodal model has preprocessor_config.json", processors(input, model));
+        found.add("preprocessor_config.json of a multimodal model", processors(input, model));
     }
     Ok(())
 }
@@ -166,18 +166,18 @@ fn exclusions(input: &Input, model: &Model, found: &mut Findings) -> Result<(), 
             Some((method, None)) => vec![format!("how a list of the method {method:?} is read is not known")],
             None => vec!["it has no quant_method".to_owned()],
         };
-        found.add(format!("every unquantised Linear is on the exclusion list config.json{list}"), faults);
+        found.add(format!("every unquantised Linear on the exclusion list config.json{list}"), faults);
     }
     if let Some(file) = document(input, HF_QUANT_CONFIG)? {
         listed = true;
         let Ok(at) = Pointer::parse(PLACE_IN_HF_QUANT_CONFIG) else { return Ok(()) };
         let list = at.child("exclude_modules");
         let faults = uncovered(model, &file, &list, Dialect::Globs);
-        found.add(format!("every unquantised Linear is on the exclusion list {HF_QUANT_CONFIG}{list}"), faults);
+        found.add(format!("every unquantised Linear on the exclusion list {HF_QUANT_CONFIG}{list}"), faults);
     }
     if !listed {
         let fault = "config.json has no quantization_config".to_owned();
-        found.add("every unquantised Linear is on an exclusion list", vec![fault]);
+        found.add("every unquantised Linear on an exclusion list", vec![fault]);
     }
     Ok(())
 }

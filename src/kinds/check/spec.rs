@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use crate::canon::Value;
 use crate::jsonedit::Pointer;
 use crate::kinds::paths::PathGlob;
-use crate::kinds::read::{boolean, count, dotted, globs, json, known, only, pointer, rel, strings, table};
+use crate::kinds::read::{boolean, count, dotted, globs, json, known, needs, only, pointer, rel, strings, table};
 use crate::kinds::{ParamError, Params};
 use crate::model::path::RelPath;
 use crate::tensors::dtype::Dtype;
@@ -89,7 +89,7 @@ impl Spec {
             let of_model = !matches!(k, "calibration" | "metrics" | "kind" | "inputs" | "gate" | "platform" | "about");
             if of_model && !aliases.contains(&"model") {
                 return Err(ParamError::new(k, format!("`{k}` asserts on the input `model`, and there is none"))
-                    .hint("add inputs.model = \"NODE\""));
+                    .hint(needs("model", aliases)));
             }
             match k {
                 "tensors" => spec.tensors = TensorSpec::parse(value)?,

@@ -31,22 +31,20 @@ fn select<'m>(model: &'m Model, pattern: &Pattern, faults: &mut Vec<String>) -> 
 pub(super) fn assert(spec: &TensorSpec, model: &Model, found: &mut Findings) {
     if let Some(count) = spec.count {
         let n = model.tensors.len();
-        let fault = (n as u64 != count).then(|| format!("there are {n}"));
-        found.add(format!("there are {count} tensors"), fault.into_iter().collect());
+        found.instead(counted(count, "tensor"), (n as u64 != count).then(|| n.to_string()));
     }
     for pattern in &spec.names {
         let mut faults = Vec::new();
         select(model, pattern, &mut faults);
-        found.add(format!("there are tensors {:?}", pattern.text()), faults);
+        found.add(format!("tensors {:?}", pattern.text()), faults);
     }
     for pattern in &spec.absent {
-        let there = model.tensors.keys().filter(|n| pattern.matches(n)).cloned().collect();
-        found.add(format!("there are no tensors {:?}", pattern.text()), there);
+        let there = model.tensors.keys().filter(|n| pattern.matches(n)).cloned();
+        found.instead(format!("no tensors {:?}", pattern.text()), there);
     }
     if let Some(prefixes) = &spec.prefixes {
         let others = model.tensors.keys().filter(|n| !prefixes.iter().any(|p| n.starts_with(p.as_str())));
-        let faults = others.cloned().collect();
-        found.add(format!("all tensor names start with one of {}", prefixes.join(", ")), faults);
+        found.instead(format!("only tensor names that start with {}", prefixes.join(" or ")), others.cloned());
     }
     for (pattern, dtypes) in &spec.dtypes {
         let mut faults = Vec::new();
@@ -54,14 +52,14 @@ pub(super) fn assert(spec: &TensorSpec, model: &Model, found: &mut Findings) {
         let others: Vec<String> = others.map(|t| format!("{} is {}", t.name, t.dtype)).collect();
         faults.extend(others);
         let wanted: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
-        found.add(format!("tensors {:?} are {}", pattern.text(), wanted.join(" or ")), faults);
+        found.add_alike(format!("tensors {:?} of type {}", pattern.text(), wanted.join(" or ")), faults);
     }
     for (pattern, shape) in &spec.shapes {
         let mut faults = Vec::new();
         let others = select(model, pattern, &mut faults).into_iter().filter(|t| t.shape != *shape);
         let others: Vec<String> = others.map(|t| format!("{} is {:?}", t.name, t.shape)).collect();
         faults.extend(others);
-        found.add(format!("tensors {:?} have the shape {shape:?}", pattern.text()), faults);
+        found.add_alike(format!("tensors {:?} of shape {shape:?}", pattern.text()), faults);
     }
 }
 
@@ -87,7 +85,7 @@ pub(super) fn assert_names_kept(
         let dropped = |k: &String| spec.drop_config.iter().any(|d| k == d || k.starts_with(&format!("{d}.")));
         lost.config_keys.retain(|k| !dropped(k));
     }
-    let assertion = format!("nothing of `{}` is lost", spec.input);
+    let assertion = format!("nothing of `{}` to be lost", spec.input);
     match (lost.is_nothing(), &was.config) {
         (true, None) => found.holds(assertion, vec![format!("`{}` shows no config.json to compare", spec.input)]),
         _ => found.add(assertion, lost.lines()),
@@ -99,10 +97,12 @@ pub(super) fn assert_names_kept(
 pub(super) fn assert_unchanged(alias: &str, globs: &[Pattern], was: &Model, model: &Model, found: &mut Findings) {
     for pattern in globs {
         let mut faults = Vec::new();
+        let mut packed = Vec::new();
         let old = select(was, pattern, &mut faults);
         let count = old.len();
         for t in old {
             match model.tensors.get(&t.name) {
+                now if is_packed(&t.name, now, model) => packed.push(t.name.as_str()),
                 None => faults.push(format!("{} is gone", t.name)),
                 Some(new) if new.dtype != t.dtype => {
                     faults.push(format!("{} was {} and is {}", t.name, t.dtype, new.dtype));
@@ -116,11 +116,35 @@ pub(super) fn assert_unchanged(alias: &str, globs: &[Pattern], was: &Model, mode
                 Some(_) => {}
             }
         }
-        let assertion = format!("tensors {:?} are those of `{alias}`", pattern.text());
+        if !packed.is_empty() {
+            let more = packed.len().saturating_sub(SHOWN_PACKED);
+            let names = packed.iter().take(SHOWN_PACKED).copied().collect::<Vec<_>>().join(", ");
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let are = if packed.len() == 1 { "is" } else { "are" };
+            faults.insert(0, format!("{} of {count} {are} quantised now: {names}{more}", packed.len()));
+        }
+        let assertion = format!("tensors {:?} with the bytes that they have in `{alias}`", pattern.text());
         if faults.is_empty() {
             found.holds(assertion, vec![format!("{count} with the same bytes")]);
         } else {
-            found.add(assertion, faults);
+            found.add_alike(assertion, faults);
         }
     }
+}
+
+const SHOWN_PACKED: usize = 3;
+
+/// Whether a weight stands in `model` in fewer bits: in a packed tensor of another name, or under its own with a scale.
+fn is_packed(name: &str, now: Option<&TensorEntry>, model: &Model) -> bool {
+    let Some(module) = name.strip_suffix(".weight") else { return false };
+    let there = |leaf: &str| model.tensors.contains_key(&format!("{module}.{leaf}"));
+    match now {
+        None => there("weight_packed"),
+        Some(t) => !t.dtype.is_plain_float() && (there("weight_scale") || there("weight_scale_inv")),
+    }
+}
+
+/// `1 tensor`, `2 tensors`.
+pub(super) fn counted(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

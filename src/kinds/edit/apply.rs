@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::spec::{JsonEdits, Place, Spec};
 use crate::digest::Digest;
 use crate::jsonedit::{Document, JsonError, Parents, Pointer};
-use crate::kinds::paths::PathGlob;
+use crate::kinds::paths::{PathGlob, select_all};
 use crate::kinds::{Output, Report, Space, Step, StepError};
 use crate::model::path::RelPath;
 use crate::model::tree::{Entry, Tree};
@@ -79,10 +79,7 @@ pub(super) fn space(spec: &Spec, model: &Tree) -> Space {
 
 impl Stage<'_> {
     fn drop(&mut self, globs: &[PathGlob]) -> Result<(), StepError> {
-        let mut gone = BTreeSet::new();
-        for glob in globs {
-            gone.extend(glob.select(self.files.keys()).map_err(|e| invalid(format!("drop: {e}"), e.hint.clone()))?);
-        }
+        let gone = select_all(globs, self.files.keys()).map_err(|e| invalid(format!("drop: {e}"), e.hint.clone()))?;
         for path in gone {
             self.files.remove(&path);
             self.dropped.push(path.to_string());
@@ -94,13 +91,8 @@ impl Stage<'_> {
     fn copy(&mut self, alias: &str, globs: &[PathGlob], replace: bool) -> Result<(), StepError> {
         let input = self.step.input(alias)?;
         let paths: Vec<&RelPath> = input.tree.iter().map(|(p, _)| p).collect();
-        let mut chosen = BTreeSet::new();
-        for glob in globs {
-            let found = glob.select(paths.iter().copied());
-            chosen.extend(
-                found.map_err(|e| invalid(format!("copy.{alias}: {e} in the input `{alias}`"), e.hint.clone()))?,
-            );
-        }
+        let chosen = select_all(globs, paths.iter().copied())
+            .map_err(|e| invalid(format!("copy.{alias}: {e} in the input `{alias}`"), e.hint.clone()))?;
         for path in chosen {
             let Some(entry) = input.tree.get(&path) else { continue };
             match self.files.get(&path) {

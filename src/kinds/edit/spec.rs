@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use crate::canon::Value;
 use crate::jsonedit::Pointer;
 use crate::kinds::paths::PathGlob;
-use crate::kinds::read::{boolean, dotted, globs, json, known, pointer, rel, strings, table};
+use crate::kinds::read::{boolean, dotted, globs, json, known, needs, pointer, rel, strings, table};
 use crate::kinds::{ParamError, Params};
 use crate::model::path::RelPath;
 
@@ -43,7 +43,7 @@ impl Spec {
     pub(super) fn parse(params: &Params, aliases: &[&str]) -> Result<Spec, ParamError> {
         if !aliases.contains(&"model") {
             return Err(ParamError::new("inputs", "`edit` edits the input `model`, and there is none")
-                .hint("add inputs.model = \"NODE\""));
+                .hint(needs("model", aliases)));
         }
         let mut spec = Spec::default();
         for (key, value) in params {

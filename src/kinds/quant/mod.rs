@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::jsonedit::Document;
 use crate::kinds::names_kept::{TensorNames, names_of};
-use crate::kinds::read::known;
+use crate::kinds::read::needs;
 use crate::kinds::run::{COMMAND_KEYS, command, command_action, something_written};
 use crate::kinds::weights::told::few;
 use crate::kinds::weights::write::{put_index, rel};
@@ -87,7 +87,8 @@ impl Kind for Quant {
 
     fn check(&self, params: &Params, aliases: &[&str]) -> Result<(), ParamError> {
         if !aliases.contains(&"model") {
-            return known("inputs", "model", aliases);
+            let e = ParamError::new("inputs", "`quant` takes the input `model`, and there is none");
+            return Err(e.hint(needs("model", aliases)));
         }
         patterns(params, "drop")?;
         match (params.get("method"), params.contains_key("argv")) {
@@ -286,9 +287,14 @@ fn report(checkpoint: &Checkpoint, selection: &Selection, bytes_out: u64, more: 
     notes.push(format!(
         "{} quantised, {} left plain, {} dropped; {bytes_in} bytes of tensors became {bytes_out}",
         count(selection.quantised.len(), "module"),
-        count(selection.ignored.len(), "Linear module"),
+        count(selection.ignored.len() - selection.tied.len(), "Linear module"),
         count(selection.dropped.len(), "tensor"),
     ));
+    if !selection.tied.is_empty() {
+        let names: Vec<&str> = selection.tied.iter().map(String::as_str).collect();
+        let are = if names.len() == 1 { "has no tensor, being" } else { "have no tensors, being" };
+        notes.push(format!("{} {are} tied to the embedding; listed for loaders that build it", names.join(", ")));
+    }
     notes.extend(more);
     notes.extend(split_groups(selection));
     let facts = [

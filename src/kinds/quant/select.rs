@@ -6,7 +6,9 @@
 //! - A Linear that `ignore` matches by its module's name stays plain and is listed by its exact name; every other one
 //!   is quantised. What can't be is refused by name: another type than BF16, F16 or F32, no elements, a last
 //!   dimension that is no multiple of 16, or experts fused in one tensor of rank 3.
-//! - A pattern that matches nothing is refused: a slip of the keyboard would quantise what was to stay plain.
+//! - A pattern that matches nothing is refused: a slip of the keyboard would quantise what was to stay plain. Only the
+//!   name of an output layer (`lm_head`) may stand in `ignore` without a tensor, where `tie_word_embeddings` of
+//!   config.json is true: references list it, and a loader that builds it must find it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +55,8 @@ pub struct Selection {
     pub dropped: BTreeSet<String>,
     /// The exact names of the Linear modules that stay plain: the ignore list.
     pub ignored: BTreeSet<String>,
+    /// Those of them without a tensor: output layers that are tied to the embedding.
+    pub tied: BTreeSet<String>,
 }
 
 /// The module of a tensor: its name without the last part.
@@ -83,7 +87,7 @@ pub fn select(
     ignore: &[Pattern],
     drop: &[Pattern],
 ) -> Result<Selection, StepError> {
-    every_pattern_matches(tensors, ignore, drop)?;
+    every_pattern_matches(tensors, facts, ignore, drop)?;
     let mut out = Selection::default();
     let mut refused: Vec<String> = Vec::new();
     let mut embedding_seen = false;
@@ -130,7 +134,7 @@ pub fn select(
         let what = format!("no weight is left to quantise: {} Linear modules are ignored", out.ignored.len());
         return Err(StepError::invalid(what, "narrow `ignore` or `drop`"));
     }
-    keep_tied_output(tensors, facts, ignore, &mut out.ignored);
+    keep_tied_output(tensors, facts, ignore, &mut out);
     Ok(out)
 }
 
@@ -150,23 +154,37 @@ fn weight(t: &Tensor<'_>, module: &str, rows: u64, cols: u64) -> Result<Weight, 
     Ok(Weight { module: module.to_owned(), float, rows, cols, group: scale_group(module) })
 }
 
-fn every_pattern_matches(tensors: &[Tensor<'_>], ignore: &[Pattern], drop: &[Pattern]) -> Result<(), StepError> {
+fn every_pattern_matches(
+    tensors: &[Tensor<'_>],
+    facts: &Facts,
+    ignore: &[Pattern],
+    drop: &[Pattern],
+) -> Result<(), StepError> {
     let modules: BTreeSet<&str> = tensors
         .iter()
         .map(|t| module_of(t.name))
         .chain(tensors.iter().filter(|t| fused_experts(t).is_some()).flat_map(|t| [t.name, module_of(t.name)]))
         .collect();
     let modules: Vec<&str> = modules.into_iter().collect();
-    let nothing = |key: &str, e: NoMatch| {
-        let hint = Some(e.hint()).filter(|h| !h.is_empty()).unwrap_or_else(|| format!("take it out of `{key}`"));
-        StepError::invalid(format!("`{key}`: {e} in the input `model`"), hint)
-    };
     // An output layer that is tied to the embedding has no tensor; see keep_tied_output.
-    let ignore: Vec<Pattern> = ignore.iter().filter(|p| tied_output(p).is_none()).cloned().collect();
-    matching(&modules, &ignore).map_err(|e| nothing("ignore", e))?;
+    let allowed = |p: &Pattern| facts.tied && tied_output(p).is_some();
+    let ignore: Vec<Pattern> = ignore.iter().filter(|p| !allowed(p)).cloned().collect();
     let names: Vec<&str> = tensors.iter().map(|t| t.name).chain(modules.iter().copied()).collect();
-    matching(&names, drop).map_err(|e| nothing("drop", e))?;
-    Ok(())
+    let misses = [("ignore", matching(&modules, &ignore)), ("drop", matching(&names, drop))];
+    let misses: Vec<(&str, NoMatch)> = misses.into_iter().filter_map(|(key, m)| Some((key, m.err()?))).collect();
+    if misses.is_empty() {
+        return Ok(());
+    }
+    let what: Vec<String> = misses.iter().map(|(key, e)| format!("`{key}`: {e} in the input `model`")).collect();
+    let hints: Vec<String> = misses.iter().map(|(_, e)| e.hint()).filter(|h| !h.is_empty()).collect();
+    let keys: Vec<String> = misses.iter().map(|(key, _)| format!("`{key}`")).collect();
+    let take_out = format!("take out of {} what this model does not have", keys.join(" and "));
+    let hint = match hints.join(" ") {
+        none if none.is_empty() => take_out,
+        asked if asked.ends_with('?') => format!("{asked} Or {take_out}"),
+        said => format!("{said}: {take_out}"),
+    };
+    Err(StepError::invalid(what.join("; "), hint))
 }
 
 /// The name, where the pattern is the exact name of an output layer.
@@ -195,14 +213,13 @@ fn no_embedding_among_them(out: &Selection, facts: &Facts) -> Result<(), StepErr
 }
 
 /// A tied output layer is a Linear without a tensor of its own. A loader that builds it must find it in the list.
-fn keep_tied_output(tensors: &[Tensor<'_>], facts: &Facts, ignore: &[Pattern], ignored: &mut BTreeSet<String>) {
-    if tensors.iter().any(|t| leaf_of(module_of(t.name)) == "lm_head") {
+fn keep_tied_output(tensors: &[Tensor<'_>], facts: &Facts, ignore: &[Pattern], out: &mut Selection) {
+    if !facts.tied || tensors.iter().any(|t| leaf_of(module_of(t.name)) == "lm_head") {
         return;
     }
-    ignored.extend(ignore.iter().filter_map(tied_output).map(str::to_owned));
-    if facts.tied {
-        ignored.insert("lm_head".to_owned());
-    }
+    out.tied.extend(ignore.iter().filter_map(tied_output).map(str::to_owned));
+    out.tied.insert("lm_head".to_owned());
+    out.ignored.extend(out.tied.iter().cloned());
 }
 
 #[cfg(test)]
@@ -268,6 +285,11 @@ mod tests {
         let said = "`ignore`: the pattern \"m.layers.0.q_prj\" matches none of 8 names in the input `model` | did you mean \"m.layers.0.q_proj\"";
         assert!(e.starts_with(said), "{e}");
         assert!(of(SMALL, &[], &["mpt.*"]).unwrap_err().contains("`drop`: the pattern \"mpt.*\" matches none"));
+        let e = of(SMALL, &["m.vizual.*", "lm_head", "*.moe.*"], &["mpt.*"]).unwrap_err();
+        let said = "`ignore`: the patterns \"m.vizual.*\", \"*.moe.*\" match none of 8 names in the input `model`; \
+                    `drop`: the pattern \"mpt.*\" matches none of 17 names in the input `model` | for \"m.vizual.*\" did you";
+        assert!(e.starts_with(said), "{e}");
+        assert!(e.ends_with("Or take out of `ignore` and `drop` what this model does not have"), "{e}");
     }
 
     #[test]
@@ -312,8 +334,10 @@ mod tests {
             &[("m.embed_tokens.weight", BF16, &[8, 16]), ("a.weight", BF16, &[8, 16])];
         let tied = Facts { tied: true, ..Facts::default() };
         assert_eq!(with(tensors, &[], &[], &tied).unwrap().ignored, ["lm_head".to_owned()].into());
-        assert_eq!(of(tensors, &["lm_head"], &[]).unwrap().ignored, ["lm_head".to_owned()].into());
+        assert_eq!(with(tensors, &["lm_head"], &[], &tied).unwrap().tied, ["lm_head".to_owned()].into());
         assert!(of(tensors, &[], &[]).unwrap().ignored.is_empty());
+        let e = of(tensors, &["lm_head"], &[]).unwrap_err();
+        assert!(e.starts_with("`ignore`: the pattern \"lm_head\" matches none of 2 names"), "not tied: {e}");
     }
 
     #[test]

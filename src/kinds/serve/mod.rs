@@ -73,7 +73,7 @@ impl Kind for Serve {
         let seat = Seat::read(params)?;
         if !aliases.contains(&"model") {
             return Err(ParamError::new("inputs", "a seat serves its input `model`, and there is none")
-                .hint("add inputs.model = \"NODE\""));
+                .hint(crate::kinds::read::needs("model", aliases)));
         }
         for (target, source) in &seat.mounts {
             if !aliases.contains(&source.alias.as_str()) {

@@ -32,9 +32,9 @@ pub fn open(input: &Input) -> Result<Checkpoint, StepError> {
     let table = |f: &WeightFile| -> std::io::Result<Option<Arc<TensorTable>>> { input.files.table(f.blob) };
     Checkpoint::open(files, read, table).map_err(|e| match e {
         CheckpointError::Io { file, source } if source.kind() != std::io::ErrorKind::InvalidData => {
-            StepError::io(format!("the input `{}`: {file}", input.alias))(source)
+            StepError::io(format!("{}: {file}", input.called()))(source)
         }
-        e => StepError::invalid(format!("the input `{}`: {e}", input.alias), e.hint()),
+        e => StepError::invalid(format!("{}: {e}", input.called()), e.hint()),
     })
 }
 
@@ -72,11 +72,10 @@ pub fn document(input: &Input, name: &str) -> Result<Option<Document>, StepError
     if !matches!(input.tree.get(&path), Some(Entry::File { .. })) {
         return Ok(None);
     }
-    let bytes =
-        input.read(&path, MAX_CONFIG_BYTES).map_err(StepError::io(format!("the input `{}`: {name}", input.alias)))?;
-    Document::parse(&bytes).map(Some).map_err(|e| {
-        StepError::invalid(format!("the input `{}`: {name}: {e}", input.alias), e.hint().unwrap_or_default())
-    })
+    let bytes = input.read(&path, MAX_CONFIG_BYTES).map_err(StepError::io(format!("{}: {name}", input.called())))?;
+    Document::parse(&bytes)
+        .map(Some)
+        .map_err(|e| StepError::invalid(format!("{}: {name}: {e}", input.called()), e.hint().unwrap_or_default()))
 }
 
 /// Whether a language-model head among `names` goes into a model whose config says that its head is its embedding.

@@ -55,9 +55,10 @@ impl<'c> Sorted<'c> {
     /// Numbers and names, for the record.
     pub fn tell(&self, report: &mut Report) {
         let Self { added, replaced, unchanged, reshaped } = self;
+        let taken = added.len() + replaced.len() + unchanged.len();
         report.notes.push(format!(
-            "{} tensors taken: {} added, {} replaced, {} there already with the same bytes",
-            added.len() + replaced.len() + unchanged.len(),
+            "{taken} tensor{} taken: {} added, {} replaced, {} there already with the same bytes",
+            if taken == 1 { "" } else { "s" },
             added.len(),
             replaced.len(),
             unchanged.len()
