@@ -1,5 +1,5 @@
 //! The store against a model of it: publish, record, view, scan, change a source, lose or damage a blob, close, die,
-//! verify, collect, carry elsewhere, in any order. Whatever was recorded reads back the same, nothing right is ever lost or
+//! verify, repair, collect, carry elsewhere, in any order. Whatever was recorded reads back the same, nothing right is ever lost or
 //! overwritten, and damage is never read as truth.
 //!
 //! `GRAFTWERK_MODEL_CASES=N` asks for more sequences.
@@ -14,13 +14,16 @@ use std::sync::Arc;
 use graftwerk::audit::archive::{self, Closure, Export, Wanted};
 use graftwerk::audit::gc::{Limits, Measured, plan};
 use graftwerk::audit::hold::Holders;
+use graftwerk::audit::repair;
 use graftwerk::audit::verify::{Looking, verify};
 use graftwerk::digest::{BlobId, Digest, RecipeId, TreeId};
+use graftwerk::front::{self, Location, RepairOptions};
 use graftwerk::kinds::Output;
 use graftwerk::model::recipe::Ingredients;
 use graftwerk::model::run::{Isolation, Outcome, RunRecord};
 use graftwerk::model::tree::{Entry, Tree};
 use graftwerk::store::roots::{Root, Roots};
+use graftwerk::store::survey::Part;
 use graftwerk::store::{Presence, ScanOptions, SourceForm, Store, StoreError};
 use proptest::prelude::*;
 
@@ -67,6 +70,7 @@ enum Op {
     /// A process that died left these.
     Die,
     Verify,
+    Repair,
     CarryElsewhere(usize),
     /// A project wants a tree kept.
     Keep(usize),
@@ -99,6 +103,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => Just(Op::Reopen),
         1 => Just(Op::Die),
         2 => Just(Op::Verify),
+        2 => Just(Op::Repair),
         2 => any::<usize>().prop_map(Op::CarryElsewhere),
         3 => any::<usize>().prop_map(Op::Keep),
         2 => Just(Op::Gc),
@@ -244,6 +249,7 @@ impl World {
             Op::Reopen => self.reopen(),
             Op::Die => self.die(),
             Op::Verify => self.verify(),
+            Op::Repair => self.repair(),
             Op::CarryElsewhere(n) => self.carry(*n),
             Op::Keep(n) => self.keep(*n),
             Op::Gc => self.gc(),
@@ -441,6 +447,46 @@ impl World {
         }
     }
 
+    // A damaged blob is right again where its bytes are at hand, and out of the way elsewhere; a second repair has nothing
+    // left to do.
+    fn repair(&mut self) {
+        self.store = None;
+        let right: Vec<BlobId> = self.model.right.keys().map(|(b, _)| *b).collect();
+        let location = Location { dir: self.top.path().to_owned(), graph: None, store: Some(self.dir()) };
+        let run = graftwerk::sched::Options { jobs: 1, keep_going: true, keep_failed: false };
+        let options = RepairOptions { dry_run: false, rebuild: false, from: Vec::new(), run };
+        let repaired = || {
+            let (events, _heard) = std::sync::mpsc::channel();
+            front::repair(&location, &options, &events, &Arc::default()).unwrap().repairs
+        };
+        repaired();
+        for (b, x) in self.model.damaged.keys() {
+            let path = self.blob_path(*b, *x);
+            let bytes = fs::symlink_metadata(&path).ok().map(|_| fs::read(&path).unwrap());
+            assert!(
+                bytes.is_none_or(|bytes| Digest::of(&bytes) == b.0),
+                "{} is damaged after a repair",
+                path.display()
+            );
+        }
+        self.reopen();
+        let store = self.store();
+        for b in right {
+            assert_ne!(store.presence(b, false).unwrap(), Presence::Absent, "{b} is lost by a repair");
+        }
+        drop(store);
+        self.settle();
+        assert!(self.model.damaged.is_empty());
+        self.store = None;
+        // What is missing is told as often as somebody asks.
+        let again: Vec<_> = repaired()
+            .into_iter()
+            .filter(|r| r.part == Part::Blob && (r.there || r.outcome == repair::Outcome::Restored))
+            .collect();
+        assert!(again.is_empty(), "{again:?}");
+        self.reopen();
+    }
+
     // To a store of its own, and back: the same there, nothing new here.
     fn carry(&mut self, n: usize) {
         let Some(id) = self.a_tree(n) else { return };
@@ -544,9 +590,12 @@ impl World {
             assert_eq!(fs::metadata(&path).unwrap().ino(), *inode, "a source was replaced");
             assert_eq!(fs::metadata(&path).unwrap().nlink(), 1, "a source was linked");
         }
-        // Each with a text beside it.
+        // Each with a text beside it; what a repair gave up has a text only.
         let aside = files(&self.dir().join("quarantine"));
-        let (notes, damaged): (Vec<_>, Vec<_>) = aside.iter().partition(|f| f.extension().is_some_and(|e| e == "txt"));
+        let (notes, damaged): (Vec<_>, Vec<_>) = aside
+            .iter()
+            .filter(|f| !f.to_string_lossy().ends_with("-lost.txt"))
+            .partition(|f| f.extension().is_some_and(|e| e == "txt"));
         assert_eq!((damaged.len(), notes.len()), (m.quarantine, m.quarantine), "{aside:?}");
     }
 
