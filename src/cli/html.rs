@@ -6,6 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::front::FrontError;
+use crate::fsx::Placed;
+use crate::fsx::part::{Begun, Part};
 
 const PAGE: &str = include_str!("assets/diff.html");
 const PLACE: &str = "@REPORT@";
@@ -24,15 +26,14 @@ pub(crate) fn write(report: &impl Serialize, to: &Path) -> Result<(), FrontError
         what: format!("cannot write {}: {what}", to.display()),
         hint: Some("name a file that is not there yet, in a folder that is".to_owned()),
     };
+    let there = || failed("there is something already, or it is being made".to_owned());
     let text = page(report).map_err(|e| failed(e.to_string()))?;
-    let folder = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    // As readable as any file that its owner makes.
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-    let made = tempfile::Builder::new().permissions(mode).tempfile_in(folder);
-    let mut file = made.map_err(|e| failed(e.to_string()))?;
-    file.write_all(text.as_bytes()).map_err(|e| failed(e.to_string()))?;
-    file.persist_noclobber(to).map_err(|e| failed(e.error.to_string()))?;
-    Ok(())
+    let Begun::Part(mut part) = Part::file(to).map_err(|e| failed(e.to_string()))? else { return Err(there()) };
+    part.write_all(text.as_bytes()).map_err(|e| failed(e.to_string()))?;
+    match part.finish().map_err(|e| failed(e.to_string()))? {
+        Placed::Placed => Ok(()),
+        Placed::Existed => Err(there()),
+    }
 }
 
 #[cfg(test)]
